@@ -1,0 +1,211 @@
+"""Errors the toolkit raises on purpose, and the one catalogue of their codes.
+
+MdmError
+├── DefinitionError      definition files are wrong; carries every finding with file:line:column
+├── FilterError          a filter expression is wrong; carries the position
+├── SettingsError        a setting is unknown or has a wrong value
+├── PlanRefused          the plan holds something that was not allowed; nothing was changed
+├── PlanStale            definitions or warehouse moved since the plan was made
+├── WarehouseLocked      somebody else is applying, or a table stayed locked
+├── PartlyApplied        some steps ran, one did not; the next run goes on from there
+├── WarehouseError       the warehouse cannot be reached or is not usable
+├── NotFound             no such entity, row or plan
+├── Conflict             the request does not fit the present state
+├── InputError           a request or a command has a wrong value
+├── AuthRequired         no usable credential
+└── AccessDenied         a credential without the right
+
+Anything else that escapes is a bug. ``CATALOGUE`` is the contract: a code is never renamed and
+never changes its meaning; the docs page and the problem documents are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a code means to a program: its HTTP status, and the exit code of the command line."""
+
+    title: str
+    status: int
+    exit_code: int = 1
+
+
+CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        "DEFINITION_INVALID": Kind(title="Definition is not valid", status=422),
+        "FILTER_INVALID": Kind(title="Filter is not valid", status=400),
+        "SETTING_INVALID": Kind(title="Setting is not valid", status=500),
+        "PLAN_REFUSED": Kind(title="Plan was refused", status=409, exit_code=3),
+        "PLAN_STALE": Kind(title="Plan is out of date", status=409, exit_code=4),
+        "WAREHOUSE_LOCKED": Kind(title="Warehouse is busy", status=503, exit_code=5),
+        "PARTLY_APPLIED": Kind(title="Plan was applied in part", status=500, exit_code=6),
+        "WAREHOUSE_UNAVAILABLE": Kind(title="Warehouse cannot be reached", status=503),
+        "WAREHOUSE_UNUSABLE": Kind(title="Warehouse cannot be used", status=500),
+        "DEFINITIONS_IN_GIT": Kind(title="Definitions are read-only here", status=409),
+        "ENTITY_NOT_FOUND": Kind(title="No such entity", status=404),
+        "ENTITY_NOT_DEPLOYED": Kind(title="Entity is not deployed", status=409),
+        "ROW_NOT_FOUND": Kind(title="No such row", status=404),
+        "NOT_FOUND": Kind(title="Not found", status=404),
+        "METHOD_NOT_ALLOWED": Kind(title="Method not allowed", status=405),
+        "CONFIRMATION_REQUIRED": Kind(title="Confirmation required", status=400),
+        "REQUEST_INVALID": Kind(title="Request is not valid", status=400),
+        "BODY_TOO_LARGE": Kind(title="Body is too large", status=413),
+        "MEDIA_TYPE_UNSUPPORTED": Kind(title="Media type is not supported", status=415),
+        "AUTH_REQUIRED": Kind(title="Sign-in required", status=401),
+        "ACCESS_DENIED": Kind(title="Access denied", status=403),
+        "INTERNAL": Kind(title="Internal error", status=500),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """A place in a file; *line* and *column* count from 1, 0 where there is none."""
+
+    path: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        if not self.line:
+            return self.path
+        return (
+            f"{self.path}:{self.line}:{self.column}" if self.column else f"{self.path}:{self.line}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong in a definition file.
+
+    *rule* is a short stable word of its own (``unknown-key``, ``duplicate-name``, ...), *pointer*
+    the place inside the document as a JSON Pointer (RFC 6901).
+    """
+
+    rule: str
+    message: str
+    location: Location
+    pointer: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.location}: {self.message}"
+
+
+class MdmError(Exception):
+    """Base class. ``str(error)`` is one sentence a user can act on, without a final period."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+    def __init__(self, message: str, *, hint: str = "", code: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.details = details
+        self.kind_code = code or type(self).code
+
+    @property
+    def kind(self) -> Kind:
+        return CATALOGUE[self.kind_code]
+
+
+class DefinitionError(MdmError):
+    """Definition files are wrong. *findings* holds all of them, in file order."""
+
+    code = "DEFINITION_INVALID"
+
+    def __init__(self, findings: Iterable[Finding], *, hint: str = "") -> None:
+        self.findings = tuple(sorted(findings, key=lambda finding: finding.location))
+        first = str(self.findings[0]) if self.findings else "definitions are not valid"
+        more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
+        super().__init__(
+            first + more, hint=hint or (self.findings[0].hint if self.findings else "")
+        )
+
+
+class FilterError(MdmError):
+    """A filter is wrong. *position* counts characters from 0, *expected* says what fits there."""
+
+    code = "FILTER_INVALID"
+
+    def __init__(self, message: str, *, position: int, expected: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint, position=position, expected=expected)
+        self.position = position
+        self.expected = expected
+
+
+class SettingsError(MdmError):
+    code = "SETTING_INVALID"
+
+
+class PlanRefused(MdmError):
+    """The plan holds something that was not allowed. Nothing was changed."""
+
+    code = "PLAN_REFUSED"
+
+
+class PlanStale(MdmError):
+    """Definitions or warehouse moved since the plan was made. Nothing was changed."""
+
+    code = "PLAN_STALE"
+
+
+class WarehouseLocked(MdmError):
+    """Somebody else is applying, or a table stayed locked through all retries."""
+
+    code = "WAREHOUSE_LOCKED"
+
+
+class PartlyApplied(MdmError):
+    """Some steps ran, one did not. Nothing is lost; the next apply goes on from there."""
+
+    code = "PARTLY_APPLIED"
+
+
+class WarehouseError(MdmError):
+    code = "WAREHOUSE_UNAVAILABLE"
+
+
+class NotFound(MdmError):
+    code = "NOT_FOUND"
+
+
+class Conflict(MdmError):
+    """The request does not fit the present state; the caller gives the *code*."""
+
+    code = "PLAN_REFUSED"
+
+
+class InputError(MdmError):
+    code = "REQUEST_INVALID"
+
+
+class AuthRequired(MdmError):
+    code = "AUTH_REQUIRED"
+
+
+class AccessDenied(MdmError):
+    code = "ACCESS_DENIED"
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects findings so that all errors of a repository are reported at once."""
+
+    items: list[Finding] = field(default_factory=list)
+
+    def add(
+        self, rule: str, message: str, location: Location, *, pointer: str = "", hint: str = ""
+    ) -> None:
+        self.items.append(
+            Finding(rule=rule, message=message, location=location, pointer=pointer, hint=hint)
+        )
+
+    def raise_if_any(self) -> None:
+        if self.items:
+            raise DefinitionError(self.items)

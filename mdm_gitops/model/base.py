@@ -1,0 +1,37 @@
+"""What all definition values share: frozen, closed, camelCase outside and snake_case inside."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from mdm_gitops.model.values import canonical_json
+
+
+class Definition(BaseModel):
+    """A part of a definition file. Built from parsed YAML with ``model_validate``; then valid.
+
+    Strict: text is text and a number is a number. YAML has already decided which one it is, and
+    turning ``version: 1.10`` into ``"1.1"`` in silence loses what the author meant.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the value as a file would hold it: interface spellings, defaults left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def content_hash(self) -> str:
+        """SHA-256 of the canonical document: equal for equal meaning, whatever the file's form."""
+        return hashlib.sha256(canonical_json(self.to_document()).encode()).hexdigest()

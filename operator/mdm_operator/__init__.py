@@ -1,0 +1,1 @@
+"""The reconcile loop: keeps the warehouse equal to a Git branch."""
