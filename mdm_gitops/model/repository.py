@@ -40,8 +40,8 @@ class Definitions:
 
     project: Project
     entities: Mapping[str, Entity] = field(default_factory=lambda: MappingProxyType({}))
-    permissions: Permissions = Permissions()
-    webhooks: Webhooks = Webhooks()
+    permissions: Permissions = field(default_factory=Permissions)
+    webhooks: Webhooks = field(default_factory=Webhooks)
     seeds: Mapping[str, Seed] = field(default_factory=lambda: MappingProxyType({}))
     commit: str | None = None  # the Git commit they were read from, None for a plain folder
 
