@@ -1,0 +1,199 @@
+"""The live catalog as values, and its reading as physical objects.
+
+``LiveRelation`` is what the store's function ``live_relation`` returns. ``interpret`` turns it into
+a ``Table`` of the same type that ``plan.physical`` renders. Columns, indexes and foreign keys are
+read by their structure; expressions (checks, defaults, views) by comparison with what PostgreSQL
+printed right after we created them: equal text means the recorded rule still stands, any other text
+means that somebody changed it by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from mdm_gitops.plan.physical import (
+    Check,
+    ForeignKey,
+    Index,
+    PhysicalColumn,
+    Role,
+    Table,
+)
+
+Objects = Mapping[str, Mapping[str, Any]]
+_NOTHING: Final[Objects] = MappingProxyType({})
+
+
+class ByHand:
+    """A default whose text is not what we recorded: equal to no typed value."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByHand) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"ByHand({self.text!r})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRelation:
+    """A table or view as PostgreSQL describes it; *recorded* is its text at the last deployment."""
+
+    schema: str
+    name: str
+    kind: str  # pg_class.relkind
+    objects: Objects
+    recorded: Objects = field(default_factory=lambda: _NOTHING)
+
+    def part(self, kind: str) -> Mapping[str, Any]:
+        return self.objects.get(kind) or {}
+
+    def recorded_part(self, kind: str) -> Mapping[str, Any]:
+        return self.recorded.get(kind) or {}
+
+    @property
+    def is_table(self) -> bool:
+        return self.kind == "r"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTable:
+    """*table* holds what we own or could own; the rest is named so that drift can show it."""
+
+    table: Table
+    altered: tuple[str, ...] = ()  # rules of ours whose expression was changed by hand
+    strange: tuple[str, ...] = ()  # objects that we did not create, as words for a person
+    broken: tuple[str, ...] = ()  # indexes of ours that PostgreSQL marked invalid
+
+
+def interpret(live: LiveRelation, *, expected: Table | None, role: Role) -> LiveTable:
+    """Read *live* as a table of *role*; *expected* is what we last deployed under its name.
+
+    Without *expected* nothing is known of its expressions, so all of them are strange.
+    """
+    checks, altered, strange_checks = _checks(live, expected)
+    indexes, strange_indexes = _indexes(live)
+    keys, strange_keys = _foreign_keys(live)
+    primary = _primary_key(live)
+    table = Table(
+        name=live.name,
+        role=role,
+        columns=MappingProxyType(_columns(live, expected)),
+        primary_key=primary[1],
+        primary_key_name=primary[0],
+        checks=checks,
+        indexes=indexes,
+        foreign_keys=keys,
+    )
+    strange = (*strange_checks, *strange_indexes, *strange_keys, *_strange_triggers(live))
+    broken = tuple(index.name for index in indexes if not index.valid)
+    return LiveTable(table=table, altered=altered, strange=strange, broken=broken)
+
+
+def _columns(live: LiveRelation, expected: Table | None) -> dict[str, PhysicalColumn]:
+    recorded = live.recorded_part("columns")
+    known = expected.columns if expected else {}
+    columns = {}
+    for name, facts in live.part("columns").items():
+        default: Any = None
+        if facts["default"] is not None:
+            ours = name in known and recorded.get(name, {}).get("default") == facts["default"]
+            default = known[name].default if ours else ByHand(facts["default"])
+        columns[name] = PhysicalColumn(
+            name=name, type=facts["type"], not_null=facts["not_null"], default=default
+        )
+    return columns
+
+
+def _checks(
+    live: LiveRelation, expected: Table | None
+) -> tuple[tuple[Check, ...], tuple[str, ...], tuple[str, ...]]:
+    recorded = live.recorded_part("constraints")
+    known = {check.name: check for check in expected.checks} if expected else {}
+    checks, altered, strange = [], [], []
+    for name, facts in live.part("constraints").items():
+        if facts["kind"] != "c":
+            continue
+        if name not in known:
+            strange.append(f"check {name}")
+        elif recorded.get(name, {}).get("definition") != facts["definition"]:
+            altered.append(name)
+        else:
+            check = known[name]
+            checks.append(
+                Check(
+                    name=name,
+                    column=check.column,
+                    rule=check.rule,
+                    argument=check.argument,
+                    validated=facts["validated"],
+                )
+            )
+    return tuple(checks), tuple(altered), tuple(strange)
+
+
+def _indexes(live: LiveRelation) -> tuple[tuple[Index, ...], tuple[str, ...]]:
+    indexes, strange = [], []
+    for name, facts in live.part("indexes").items():
+        if not facts["plain"] or not _is_our_name(live.name, name):
+            strange.append(f"index {name}")
+            continue
+        columns = tuple(facts["columns"])
+        valid = facts["valid"]
+        indexes.append(Index(name=name, columns=columns, unique=facts["unique"], valid=valid))
+    return tuple(indexes), tuple(strange)
+
+
+def _is_our_name(table: str, index: str) -> bool:
+    # Only our own indexes carry the double underscore; a cut name ends in its hash.
+    return "__uq_" in index or "__uqs_" in index or "__ix_" in index or index[:20] == table[:20]
+
+
+def _foreign_keys(live: LiveRelation) -> tuple[tuple[ForeignKey, ...], tuple[str, ...]]:
+    keys, strange = [], []
+    for name, facts in live.part("constraints").items():
+        if facts["kind"] in ("u", "x"):
+            strange.append(f"constraint {name}")
+        if facts["kind"] != "f":
+            continue
+        ours = (
+            name.startswith("fk_")
+            and facts["deferrable"]
+            and not facts["deferred"]
+            and facts["actions"] == "aas"
+            and len(facts["columns"]) == 1
+            and facts["target_schema"] == live.schema
+        )
+        if not ours:
+            strange.append(f"foreign key {name}")
+            continue
+        keys.append(
+            ForeignKey(
+                name=name,
+                column=facts["columns"][0],
+                target_table=facts["target_table"],
+                target_column=facts["target_columns"][0],
+                validated=facts["validated"],
+            )
+        )
+    return tuple(keys), tuple(strange)
+
+
+def _primary_key(live: LiveRelation) -> tuple[str, tuple[str, ...]]:
+    for name, facts in live.part("constraints").items():
+        if facts["kind"] == "p":
+            return name, tuple(facts["columns"])
+    return "", ()
+
+
+def _strange_triggers(live: LiveRelation) -> tuple[str, ...]:
+    ours = live.recorded_part("triggers")
+    return tuple(f"trigger {name}" for name in live.part("triggers") if name not in ours)
