@@ -10,6 +10,7 @@ Every class names the phase its statements belong to:
 ``flip``     one transaction with all brief DDL and all metadata; within it, ``Step`` gives the order
 ``enforce``  online: rules of tables that hold rows are built and proven without blocking writers
 ``seed``     rows of seed files, one transaction per group of entities that refer to each other
+``link``     online: foreign keys of tables that hold rows, after the seeds they may point at
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Phase(StrEnum):
     FLIP = "flip"
     ENFORCE = "enforce"
     SEED = "seed"
+    LINK = "link"
 
 
 class Step(IntEnum):
@@ -334,8 +336,8 @@ class DropIndex(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class AddForeignKey(Change):
-    """ADD FOREIGN KEY. Online: NOT VALID then VALIDATE, both in the enforce phase (after the
-    indexes, one of which may be the unique index it needs). Else whole, in the flip."""
+    """ADD FOREIGN KEY. Online: NOT VALID then VALIDATE, both in the link phase (after the indexes,
+    one of which may be the unique index it needs, and after the seeds). Else whole, in the flip."""
 
     kind: ClassVar[str] = "add-foreign-key"
     table: str
@@ -352,6 +354,8 @@ class DropForeignKey(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateForeignKey(Change):
+    """An interrupted or hand-made NOT VALID foreign key of ours is proven (link phase)."""
+
     kind: ClassVar[str] = "validate-foreign-key"
     table: str
     foreign_key: str

@@ -296,9 +296,7 @@ def _main_table(entity: Entity, targets: Targets) -> Table:
         primary_key_name=primary_key_name(name),
         checks=tuple(check for column in entity.columns for check in _checks(column)),
         indexes=tuple(_indexes(entity, name)),
-        foreign_keys=tuple(
-            _foreign_key(column, *target) for column, target in targets.items()
-        ),
+        foreign_keys=tuple(_foreign_key(column, *target) for column, target in targets.items()),
     )
 
 

@@ -1,0 +1,197 @@
+"""The plan as a frozen value: what will change, what it costs, what blocks it, what has drifted.
+
+Built in ``plan.build``, shown by ``plan.text``, ``plan.markdown`` and ``plan.document``, written as
+SQL by ``warehouse.script`` and carried out by ``warehouse.apply``. It is bound to the definitions
+and to the live state it was made for; ``plan_id`` is a hash over all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from mdm_gitops.model import ChangeClass
+from mdm_gitops.plan.changes import Change
+from mdm_gitops.plan.physical import RuleKind
+from mdm_gitops.plan.recorded import Counters, RecordedEntity
+
+
+class Lock(StrEnum):
+    """PostgreSQL's table lock modes (manual, "Explicit Locking"), the strongest of a change."""
+
+    NONE = "none"
+    ROW_EXCLUSIVE = "ROW EXCLUSIVE"
+    SHARE_UPDATE_EXCLUSIVE = "SHARE UPDATE EXCLUSIVE"  # writers go on
+    SHARE_ROW_EXCLUSIVE = "SHARE ROW EXCLUSIVE"  # writers wait
+    ACCESS_EXCLUSIVE = "ACCESS EXCLUSIVE"  # readers wait; always brief here
+
+
+class HazardCode(StrEnum):
+    """Why a change wants a look. ``apply --allow CODE:entity`` names them; ``*`` is any entity."""
+
+    REMOVES_ENTITY = "REMOVES_ENTITY"
+    REMOVES_COLUMN = "REMOVES_COLUMN"
+    REMOVES_HISTORY = "REMOVES_HISTORY"
+    SETS_PENDING_ASIDE = "SETS_PENDING_ASIDE"
+    RENAMES_ENTITY = "RENAMES_ENTITY"
+    RENAMES_COLUMN = "RENAMES_COLUMN"
+    RETYPES_COLUMN = "RETYPES_COLUMN"
+    TIGHTENS_RULE = "TIGHTENS_RULE"
+    CHANGES_VIEW = "CHANGES_VIEW"
+    WIDENS_ACCESS = "WIDENS_ACCESS"
+    REVOKES_ACCESS = "REVOKES_ACCESS"
+    SENDS_DATA_OUT = "SENDS_DATA_OUT"  # a webhook to a new address
+
+
+class RefusalCode(StrEnum):
+    """Why a plan cannot be applied at all, whatever is allowed (but PRUNE_CAP, see ``allowable``)."""
+
+    DATA_CHECK_FAILED = "DATA_CHECK_FAILED"
+    PREVENT_REMOVE = "PREVENT_REMOVE"
+    LAST_ADMIN = "LAST_ADMIN"
+    UNOWNED_OBJECT = "UNOWNED_OBJECT"
+    PRUNE_CAP = "PRUNE_CAP"
+    RENAME_UNMATCHED = "RENAME_UNMATCHED"
+    RENAME_AMBIGUOUS = "RENAME_AMBIGUOUS"
+    TARGET_INCOMPLETE = "TARGET_INCOMPLETE"
+
+    @property
+    def allowable(self) -> bool:
+        return self is RefusalCode.PRUNE_CAP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hazard:
+    code: HazardCode
+    message: str  # one sentence, no final period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """What one change costs. *rows* and *size_bytes* are PostgreSQL's estimates of the tables."""
+
+    change_class: ChangeClass
+    lock: Lock = Lock.NONE
+    rewrites: bool = False  # writes each row again (online, in batches)
+    scans: bool = False  # reads each row
+    rows: int = 0
+    size_bytes: int = 0
+    hazards: tuple[Hazard, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedChange:
+    number: int  # from 1, in the order of the plan
+    change: Change
+    assessment: Assessment
+
+
+class Violation(StrEnum):
+    """What a data check counts."""
+
+    IS_NULL = "is-null"
+    BREAKS_RULE = "breaks-rule"
+    IS_DUPLICATE = "is-duplicate"
+    REFERS_TO_NOTHING = "refers-to-nothing"
+    CANNOT_BE_CAST = "cannot-be-cast"
+    NEEDS_DEFAULT = "needs-default"  # a new required column without a default, and rows exist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataCheck:
+    """A question to the live rows, in live (pre-plan) names: how many break the new rule?
+
+    *casts* maps a column to (old type, new type) where the rule is about the cast value.
+    """
+
+    violation: Violation
+    entity: str  # final name, for the reader
+    column: str  # final name(s), for the reader
+    table: str
+    columns: tuple[str, ...]
+    rule: RuleKind | None = None
+    argument: Any = None
+    column_type: str = ""
+    casts: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    target_table: str | None = None  # None: the target is new and empty
+    target_column: str | None = None
+    target_values: tuple[Any, ...] = ()  # values that the target's seed will bring
+    fixed_count: int | None = None  # known without asking (NEEDS_DEFAULT: the rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    check: DataCheck
+    violations: int
+    samples: tuple[Mapping[str, Any], ...] = ()  # at most 5: {"_sys_id": ..., column: value}
+    changes: tuple[int, ...] = ()  # numbers of the planned changes that it blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    code: RefusalCode
+    entity: str
+    message: str
+    hint: str = ""
+
+
+class DriftKind(StrEnum):
+    MISSING = "missing"  # ours, gone by hand; the plan brings it back
+    ALTERED = "altered"  # ours, changed by hand; the plan sets it right
+    STRANGE = "strange"  # not ours; left alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftItem:
+    """A difference between what was deployed and what is there, whatever Git says now."""
+
+    kind: DriftKind
+    entity: str
+    object: str  # ``column vat_id``, ``index ...``
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    project: str
+    base_commit: str | None
+    desired_hash: str
+    live_fingerprint: str
+    changes: tuple[PlannedChange, ...]
+    checks: tuple[CheckResult, ...] = ()  # all that were asked, also those that found nothing
+    drift: tuple[DriftItem, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()  # what a reviewer should know and nothing acts on
+    entities_total: int = 0
+    records: tuple[RecordedEntity, ...] = field(default=(), repr=False)  # as the flip leaves them
+    counters: Counters = field(default_factory=Counters, repr=False)
+    remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(schema, relation) whose look the flip must record."""
+    forgotten: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """(schema, relation) names that no longer stand after the flip."""
+    plan_id: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.changes
+
+    @property
+    def failed_checks(self) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.checks if result.violations)
+
+    @property
+    def is_blocked(self) -> bool:
+        return bool(self.refusals)
+
+    @property
+    def hazards(self) -> tuple[tuple[PlannedChange, Hazard], ...]:
+        return tuple((item, hazard) for item in self.changes for hazard in item.assessment.hazards)
+
+    @property
+    def worst_class(self) -> ChangeClass | None:
+        order = list(ChangeClass)
+        classes = [item.assessment.change_class for item in self.changes]
+        return max(classes, key=order.index) if classes else None
