@@ -27,6 +27,12 @@ ROWS = {
     ("reference-data", "subdivision"): 5_046,
     ("reference-data", "currency"): 178,
     ("reference-data", "language"): 7_923,
+    ("customer-hub", "sales_region"): 12,
+    ("customer-hub", "customer"): 2_000,
+    ("customer-hub", "customer_address"): 3_000,
+    ("customer-hub", "customer_bank_account"): 1_200,
+    ("customer-hub", "product_category"): 40,
+    ("customer-hub", "product"): 400,
 }
 SCHEMA_OF = {
     "mdm.yaml": "project.json",
@@ -115,6 +121,8 @@ def why_wrong(column: Column, value: Any) -> str:
         return "" if column.nullable or column.default is not None else "is missing"
     if type(value) is not JSON_TYPE[column.data_type]:
         return "has the wrong type"
+    if isinstance(value, str) and (value != value.strip() or not value):
+        return "is empty or has space around it"
     if column.max_length is not None and len(value) > column.max_length:
         return "is too long"
     if column.pattern is not None and not re.fullmatch(column.pattern, value):
@@ -138,10 +146,18 @@ JSON_TYPE: dict[str, Any] = {
 }
 
 
+ORDERED: dict[str, Any] = {
+    "int": int,
+    "long": int,
+    "decimal": Decimal,
+    "date": date.fromisoformat,
+}
+
+
 def _why_out_of_range(column: Column, value: Any) -> str:
-    as_ordered: Any = {"decimal": Decimal, "date": date.fromisoformat}.get(
-        column.data_type, lambda written: written
-    )
+    as_ordered = ORDERED.get(column.data_type)
+    if as_ordered is None:
+        return ""
     typed = as_ordered(value)
     if column.min_value is not None and typed < as_ordered(str(column.min_value)):
         return "is too small"
@@ -205,3 +221,62 @@ def test_refreshing_stops_at_a_parent_that_is_not_there() -> None:
     script = runpy.run_path(str(EXAMPLES / "reference-data" / "refresh_seeds.py"))
     with pytest.raises(SystemExit, match="AZ-BAB: parent 'ZZ' is not in the list"):
         script["with_country_and_parent"]([{"code": "AZ-BAB", "parent": "ZZ"}])
+
+
+def hub() -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / "customer-hub" / "generate_seeds.py"))
+
+
+def test_generating_gives_the_committed_seeds_byte_for_byte() -> None:
+    script = hub()
+    written = {entity: script["as_lines"](rows) for entity, rows in script["all_seeds"]().items()}
+    folder = EXAMPLES / "customer-hub" / "seed"
+    committed = {path.stem: path.read_bytes().decode() for path in folder.iterdir()}
+    assert set(written) == set(committed)
+    for entity, text in written.items():
+        assert text == committed[entity], f"run generate_seeds.py: {entity} differs"
+
+
+@pytest.mark.parametrize(
+    ("country", "number", "check_digits"),
+    [
+        ("GB", "WEST12345698765432", "82"),  # the examples that the standard's registry prints
+        ("DE", "370400440532013000", "89"),
+    ],
+)
+def test_account_numbers_have_the_check_digits_of_the_standard(
+    country: str, number: str, check_digits: str
+) -> None:
+    assert hub()["iban_check_digits"](country, number) == check_digits
+
+
+@pytest.mark.parametrize(("digits", "check_digit"), [("400638133393", "1"), ("629104150021", "3")])
+def test_article_numbers_have_the_check_digit_of_the_standard(
+    digits: str, check_digit: str
+) -> None:
+    assert hub()["gtin_check_digit"](digits) == check_digit
+
+
+def test_invented_customers_cannot_be_taken_for_real_ones() -> None:
+    for row in seed_of("customer-hub", "customer"):
+        assert row.get("email", "@example.com").endswith("@example.com")
+        assert row.get("phone", "+999").startswith("+999")
+    for row in seed_of("customer-hub", "customer_bank_account"):
+        assert row["iban"].startswith("ZZ")
+
+
+def test_an_address_lies_in_the_country_of_its_customer() -> None:
+    customers = {row["customer_number"]: row for row in seed_of("customer-hub", "customer")}
+    for row in seed_of("customer-hub", "customer_address"):
+        assert row["country"] == customers[row["customer"]]["country"]
+        assert row["valid_from"] <= row.get("valid_to", "9999-12-31")
+
+
+def test_no_customer_owns_itself_over_any_number_of_steps() -> None:
+    rows = {row["customer_number"]: row for row in seed_of("customer-hub", "customer")}
+    for row in rows.values():
+        seen = {row["customer_number"]}
+        while "parent" in row:
+            row = rows[row["parent"]]
+            assert row["customer_number"] not in seen
+            seen.add(row["customer_number"])
