@@ -144,7 +144,7 @@ class AddColumn(Change):
 
     kind: ClassVar[str] = "add-column"
     column: PhysicalColumn
-    main_table: str
+    main_table: str | None  # None: it stands there already
     satellite_tables: tuple[str, ...] = ()
 
 

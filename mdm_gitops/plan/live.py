@@ -10,7 +10,7 @@ means that somebody changed it by hand.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -20,7 +20,9 @@ from mdm_gitops.plan.physical import (
     Index,
     PhysicalColumn,
     Role,
+    RuleKind,
     Table,
+    check_name,
 )
 
 Objects = Mapping[str, Mapping[str, Any]]
@@ -80,8 +82,8 @@ def interpret(live: LiveRelation, *, expected: Table | None, role: Role) -> Live
     Without *expected* nothing is known of its expressions, so all of them are strange.
     """
     checks, altered, strange_checks = _checks(live, expected)
-    indexes, strange_indexes = _indexes(live)
-    keys, strange_keys = _foreign_keys(live)
+    indexes, strange_indexes = _indexes(live, expected)
+    keys, strange_keys = _foreign_keys(live, expected)
     primary = _primary_key(live)
     table = Table(
         name=live.name,
@@ -122,57 +124,52 @@ def _checks(
     for name, facts in live.part("constraints").items():
         if facts["kind"] != "c":
             continue
-        if name not in known:
+        rule = known.get(name) or _helper(name, facts) if name in recorded else None
+        if rule is None:
             strange.append(f"check {name}")
-        elif recorded.get(name, {}).get("definition") != facts["definition"]:
+        elif recorded[name]["definition"] != facts["definition"]:
             altered.append(name)
         else:
-            check = known[name]
-            checks.append(
-                Check(
-                    name=name,
-                    column=check.column,
-                    rule=check.rule,
-                    argument=check.argument,
-                    validated=facts["validated"],
-                )
-            )
+            checks.append(replace(rule, validated=facts["validated"]))
     return tuple(checks), tuple(altered), tuple(strange)
 
 
-def _indexes(live: LiveRelation) -> tuple[tuple[Index, ...], tuple[str, ...]]:
+def _helper(name: str, facts: Mapping[str, Any]) -> Check | None:
+    """A helper check is never part of a definition: it is known by its name and one column."""
+    for rule in (RuleKind.REQUIRED, RuleKind.CASTABLE):
+        if len(facts["columns"] or ()) == 1 and name == check_name(facts["columns"][0], rule):
+            return Check(name=name, column=facts["columns"][0], rule=rule)
+    return None
+
+
+def _indexes(
+    live: LiveRelation, expected: Table | None
+) -> tuple[tuple[Index, ...], tuple[str, ...]]:
+    known = {index.name: index for index in expected.indexes} if expected else {}
     indexes, strange = [], []
     for name, facts in live.part("indexes").items():
-        if not facts["plain"] or not _is_our_name(live.name, name):
+        ours = name in known or name in live.recorded_part("indexes")
+        if not ours or not facts["plain"]:
             strange.append(f"index {name}")
             continue
-        columns = tuple(facts["columns"])
-        valid = facts["valid"]
-        indexes.append(Index(name=name, columns=columns, unique=facts["unique"], valid=valid))
+        suffix = known[name].suffix if name in known else ""
+        columns, unique, valid = tuple(facts["columns"]), facts["unique"], facts["valid"]
+        indexes.append(Index(name=name, columns=columns, unique=unique, suffix=suffix, valid=valid))
     return tuple(indexes), tuple(strange)
 
 
-def _is_our_name(table: str, index: str) -> bool:
-    # Only our own indexes carry the double underscore; a cut name ends in its hash.
-    return "__uq_" in index or "__uqs_" in index or "__ix_" in index or index[:20] == table[:20]
-
-
-def _foreign_keys(live: LiveRelation) -> tuple[tuple[ForeignKey, ...], tuple[str, ...]]:
+def _foreign_keys(
+    live: LiveRelation, expected: Table | None
+) -> tuple[tuple[ForeignKey, ...], tuple[str, ...]]:
+    known = {key.name for key in expected.foreign_keys} if expected else set()
     keys, strange = [], []
     for name, facts in live.part("constraints").items():
         if facts["kind"] in ("u", "x"):
             strange.append(f"constraint {name}")
         if facts["kind"] != "f":
             continue
-        ours = (
-            name.startswith("fk_")
-            and facts["deferrable"]
-            and not facts["deferred"]
-            and facts["actions"] == "aas"
-            and len(facts["columns"]) == 1
-            and facts["target_schema"] == live.schema
-        )
-        if not ours:
+        ours = name in known or name in live.recorded_part("constraints")
+        if not ours or not _is_plain_key(live, facts):
             strange.append(f"foreign key {name}")
             continue
         keys.append(
@@ -185,6 +182,17 @@ def _foreign_keys(live: LiveRelation) -> tuple[tuple[ForeignKey, ...], tuple[str
             )
         )
     return tuple(keys), tuple(strange)
+
+
+def _is_plain_key(live: LiveRelation, facts: Mapping[str, Any]) -> bool:
+    """Whether it is of the one form that we create: deferrable, one column, no actions."""
+    return (
+        facts["deferrable"]
+        and not facts["deferred"]
+        and facts["actions"] == "aas"
+        and len(facts["columns"]) == 1
+        and facts["target_schema"] == live.schema
+    )
 
 
 def _primary_key(live: LiveRelation) -> tuple[str, tuple[str, ...]]:

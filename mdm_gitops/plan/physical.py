@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
@@ -66,6 +66,7 @@ class Index:
     name: str
     columns: tuple[str, ...]
     unique: bool
+    suffix: str = ""  # what follows the table's name in *name*; "" when it is not known
     valid: bool = True
 
     @property
@@ -234,9 +235,14 @@ def foreign_key_name(column: str) -> str:
     return f"fk_{column}"
 
 
-def index_name(table: str, kind: str, part: str) -> str:
+def index_suffix(kind: str, part: str) -> str:
     """*kind*: ``uq`` one unique column, ``uqs`` a named set of them, ``ix`` not unique."""
-    return relation_object_name(table, f"{kind}_{part}")
+    return f"{kind}_{part}"
+
+
+def index(table: str, suffix: str, columns: tuple[str, ...], *, unique: bool) -> Index:
+    name = relation_object_name(table, suffix)
+    return Index(name=name, columns=columns, unique=unique, suffix=suffix)
 
 
 Targets = Mapping[str, tuple[str, str]]  # column -> (entity, column) it refers to, all folded
@@ -343,12 +349,11 @@ def _indexes(entity: Entity, table: str) -> Iterator[Index]:
         unique.setdefault(_folded(constraint.columns), fold(constraint.name))
     for columns, set_name in unique.items():
         kind, part = ("uq", columns[0]) if len(columns) == 1 else ("uqs", set_name)
-        yield Index(name=index_name(table, kind, part), columns=columns, unique=True)
+        yield index(table, index_suffix(kind, part), columns, unique=True)
     leading = {columns[0] for columns in unique}
     for column in entity.columns:
         if column.reference and column.folded not in leading:
-            name = index_name(table, "ix", column.folded)
-            yield Index(name=name, columns=(column.folded,), unique=False)
+            yield index(table, index_suffix("ix", column.folded), (column.folded,), unique=False)
 
 
 def _folded(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -376,6 +381,18 @@ def _view(entity: Entity, view: ConsumptionView) -> View:
         table=table_name(entity.folded, Role.MAIN),
         columns=tuple((fold(output), source) for output, source in columns),
         include_deleted=view.include_deleted,
+    )
+
+
+def with_table_name(table: Table, name: str) -> Table:
+    """Return *table* under another name, with the names of its key and indexes following."""
+    return replace(
+        table,
+        name=name,
+        primary_key_name=primary_key_name(name),
+        indexes=tuple(
+            replace(item, name=relation_object_name(name, item.suffix)) for item in table.indexes
+        ),
     )
 
 

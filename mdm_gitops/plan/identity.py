@@ -1,0 +1,261 @@
+"""Which recorded entity or column a desired one *is*: the part of planning that must never guess.
+
+An identity is kept, renamed (by ``renamedFrom``, or back when that directive is withdrawn),
+restored from its archive when its name returns, or new. The rules, first match wins:
+
+1. A directive ``new renamedFrom old``: the identity that has made this rename already; else the one
+   named *old* now, unless *new* stands there as something else (then the author must say which).
+2. A withdrawn directive: what it had renamed goes back to its old name if only that one is asked
+   for, or if the whole definition is one that was deployed before (a revert to the letter).
+3. The identity that has the name now.
+4. The newest archive of that name and the same type.
+
+Pure functions of recorded and desired values; types decide only whether an archive fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mdm_gitops.model import Entity, fold
+from mdm_gitops.plan.physical import PhysicalColumn
+from mdm_gitops.plan.plan import Refusal, RefusalCode
+from mdm_gitops.plan.recorded import ColumnState, EntityState, RecordedColumn, RecordedEntity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """Desired column name -> recorded identity; names without one are new."""
+
+    columns: Mapping[str, RecordedColumn]
+    refusals: tuple[Refusal, ...] = ()
+
+
+def resolve_columns(
+    record: RecordedEntity, entity: Entity, desired: Mapping[str, PhysicalColumn]
+) -> Resolution:
+    """Find the identity of each column of *entity* among those of *record*.
+
+    *desired* are the physical columns of the main table by name; system columns are ignored.
+    """
+    resolver = _Columns(record, entity, desired)
+    return resolver.resolve()
+
+
+class _Columns:
+    def __init__(
+        self, record: RecordedEntity, entity: Entity, desired: Mapping[str, PhysicalColumn]
+    ) -> None:
+        self.record = record
+        self.entity = entity
+        self.types = {name: column.type for name, column in desired.items()}
+        self.active = record.active_columns
+        self.directives = _column_directives(entity)
+        self.withdrawn = {
+            new: old
+            for new, old in _column_directives(record.definition).items()
+            if self.directives.get(new) != old
+        }
+        self.claimed: dict[str, RecordedColumn] = {}
+        self.refusals: list[Refusal] = []
+
+    def resolve(self) -> Resolution:
+        names = [column.folded for column in self.entity.columns]
+        self._revert_to_the_letter(names)
+        for step in (self._by_directive, self._by_withdrawal, self._by_name, self._by_archive):
+            for name in names:
+                if name not in self.claimed:
+                    self._claim(name, step(name))
+        return Resolution(columns=self.claimed, refusals=tuple(self.refusals))
+
+    def _claim(self, name: str, column: RecordedColumn | None) -> None:
+        if column is not None and all(c is not column for c in self.claimed.values()):
+            self.claimed[name] = column
+
+    def _revert_to_the_letter(self, names: list[str]) -> None:
+        earlier = dict(self.record.earlier).get(self.entity.content_hash())
+        if earlier is None or not self.withdrawn:
+            return
+        keys = dict(earlier)
+        by_key = {column.key: column for column in self.active.values()}
+        for name in names:
+            self._claim(name, by_key.get(keys.get(name, -1)))
+
+    def _by_directive(self, name: str) -> RecordedColumn | None:
+        old = self.directives.get(name)
+        if old is None:
+            return None
+        here, source = self.active.get(name), self.active.get(old)
+        if here is not None and old in here.former_names:
+            return here
+        if source is not None and (here is None or name in self.directives.values()):
+            return source
+        if here is not None and source is not None and old not in self.types:
+            self._refuse(
+                RefusalCode.RENAME_AMBIGUOUS,
+                f"column {name} is declared as renamed from {old}, but both exist",
+                f"Remove renamedFrom from {name}, or keep {old} in the definition",
+            )
+        if here is not None:
+            return here
+        archived = self._newest_archive(name, self.types[name])
+        archived = archived or self._newest_archive(old, self.types[name])
+        if archived is None:
+            self._refuse(
+                RefusalCode.RENAME_UNMATCHED,
+                f"column {name} is declared as renamed from {old}, which does not exist",
+                f"Correct or remove renamedFrom of {name}",
+            )
+        return archived
+
+    def _by_withdrawal(self, name: str) -> RecordedColumn | None:
+        for new, old in self.withdrawn.items():
+            column = self.active.get(new)
+            gone = new not in self.types
+            if old == name and gone and column is not None and name in column.former_names:
+                return column
+        return None
+
+    def _by_name(self, name: str) -> RecordedColumn | None:
+        return self.active.get(name)
+
+    def _by_archive(self, name: str) -> RecordedColumn | None:
+        return self._newest_archive(name, self.types[name])
+
+    def _newest_archive(self, name: str, type_: str) -> RecordedColumn | None:
+        fitting = [
+            column
+            for column in self.record.columns
+            if column.state is ColumnState.ARCHIVED
+            and column.type == type_
+            and name in column.names
+            and all(claimed is not column for claimed in self.claimed.values())
+        ]
+        # An archive that had the very name last goes before one that had it once.
+        return max(fitting, key=lambda c: (c.name == name, c.archive_number), default=None)
+
+    def _refuse(self, code: RefusalCode, message: str, hint: str) -> None:
+        refusal = Refusal(
+            code=code,
+            entity=self.entity.folded,
+            message=f"{self.entity.folded}: {message}",
+            hint=hint,
+        )
+        self.refusals.append(refusal)
+
+
+def _column_directives(entity: Entity) -> dict[str, str]:
+    return {c.folded: fold(c.renamed_from) for c in entity.columns if c.renamed_from}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityResolution:
+    """Desired entity name -> its record; *removed* are active records that nobody asks for."""
+
+    records: Mapping[str, RecordedEntity]
+    removed: tuple[RecordedEntity, ...]
+    refusals: tuple[Refusal, ...] = ()
+
+
+def resolve_entities(
+    records: tuple[RecordedEntity, ...], entities: Mapping[str, Entity]
+) -> EntityResolution:
+    """Find the record of each desired entity, by the same rules as for columns.
+
+    *records* are all records, removed ones included; *entities* all desired entities.
+    """
+    resolver = _Entities(records, entities)
+    return resolver.resolve()
+
+
+class _Entities:
+    def __init__(self, records: tuple[RecordedEntity, ...], entities: Mapping[str, Entity]) -> None:
+        self.entities = entities
+        self.active = {r.name: r for r in records if r.state is not EntityState.REMOVED}
+        self.removed = [r for r in records if r.state is EntityState.REMOVED]
+        self.directives = {
+            name: fold(e.renamed_from) for name, e in entities.items() if e.renamed_from
+        }
+        self.withdrawn = {
+            name: fold(r.definition.renamed_from)
+            for name, r in self.active.items()
+            if r.definition.renamed_from
+            and self.directives.get(name) != fold(r.definition.renamed_from)
+        }
+        self.claimed: dict[str, RecordedEntity] = {}
+        self.refusals: list[Refusal] = []
+
+    def resolve(self) -> EntityResolution:
+        self._swap_back()
+        for step in (self._by_directive, self._by_withdrawal, self.active.get, self._by_archive):
+            for name in self.entities:
+                if name not in self.claimed:
+                    self._claim(name, step(name))
+        taken = {record.entity_id for record in self.claimed.values()}
+        removed = tuple(r for r in self.active.values() if r.entity_id not in taken)
+        return EntityResolution(
+            records=self.claimed, removed=removed, refusals=tuple(self.refusals)
+        )
+
+    def _claim(self, name: str, record: RecordedEntity | None) -> None:
+        if record is not None and all(
+            r.entity_id != record.entity_id for r in self.claimed.values()
+        ):
+            self.claimed[name] = record
+
+    def _swap_back(self) -> None:
+        """Names that directives had moved around in a circle go back together."""
+        for new, old in self.withdrawn.items():
+            record, in_circle = self.active[new], old in self.withdrawn and new in self.entities
+            known = dict(record.earlier)
+            desired = self.entities.get(old)
+            if in_circle and desired is not None and desired.content_hash() in known:
+                self._claim(old, record)
+
+    def _by_directive(self, name: str) -> RecordedEntity | None:
+        old = self.directives.get(name)
+        if old is None:
+            return None
+        here, source = self.active.get(name), self.active.get(old)
+        if here is not None and old in here.former_names:
+            return here
+        if source is not None and (here is None or name in self.directives.values()):
+            return source
+        if here is not None and source is not None and old not in self.entities:
+            self._refuse(
+                RefusalCode.RENAME_AMBIGUOUS,
+                name,
+                f"entity {name} is declared as renamed from {old}, but both exist",
+                f"Remove renamedFrom from {name}, or keep {old}",
+            )
+        if here is not None:
+            return here
+        archived = self._by_archive(name) or self._by_archive(old)
+        if archived is None and (self.active or self.removed):
+            self._refuse(
+                RefusalCode.RENAME_UNMATCHED,
+                name,
+                f"entity {name} is declared as renamed from {old}, which was never deployed",
+                f"Correct or remove renamedFrom of {name}",
+            )
+        return archived
+
+    def _by_withdrawal(self, name: str) -> RecordedEntity | None:
+        for new, old in self.withdrawn.items():
+            record = self.active[new]
+            if old == name and new not in self.entities and name in record.former_names:
+                return record
+        return None
+
+    def _by_archive(self, name: str) -> RecordedEntity | None:
+        fitting = [
+            r
+            for r in self.removed
+            if name in (r.name, *r.former_names)
+            and all(claimed is not r for claimed in self.claimed.values())
+        ]
+        return max(fitting, key=lambda r: (r.name == name, r.archive_number), default=None)
+
+    def _refuse(self, code: RefusalCode, entity: str, message: str, hint: str) -> None:
+        self.refusals.append(Refusal(code=code, entity=entity, message=message, hint=hint))
