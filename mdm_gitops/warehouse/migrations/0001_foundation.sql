@@ -114,10 +114,9 @@ CREATE FUNCTION {config}.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL S
             FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
 $$;
 
--- All tables and views of the given schemas as PostgreSQL sees them now: one row per relation with
--- its parts in a fixed order and a fingerprint over them. Archived tables are left out: they are
--- not compared with anything.
-CREATE FUNCTION {config}.live_relation(schemas text[])
+-- The tables and views of the given schemas (or of them only the named ones) as PostgreSQL sees them
+-- now: one row per relation with its parts in a fixed order and a fingerprint over them.
+CREATE FUNCTION {config}.live_relation(schemas text[], names text[] DEFAULT NULL)
 RETURNS TABLE (schema_name text, relation_name text, kind text, fingerprint text, objects jsonb)
 LANGUAGE sql STABLE
 -- The names are printed without a schema only when it is on the path; an empty path keeps the
@@ -128,6 +127,7 @@ AS $$
         SELECT c.oid, n.nspname::text AS schema_name, c.relname::text AS relation_name, c.relkind
           FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = ANY (schemas) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+           AND (names IS NULL OR c.relname = ANY (names))
     ),
     attribute AS (
         SELECT r.oid, jsonb_object_agg(a.attname, jsonb_build_object(
@@ -221,7 +221,7 @@ RETURNS void LANGUAGE sql AS $$
     INSERT INTO {config}.deployed_relation (schema_name, relation_name, fingerprint, objects)
     SELECT l.schema_name, l.relation_name, l.fingerprint, l.objects
       FROM {config}.live_relation(
-               ARRAY(SELECT DISTINCT s FROM unnest(schema_names) AS s)) AS l
+               ARRAY(SELECT DISTINCT s FROM unnest(schema_names) AS s), relation_names) AS l
       JOIN unnest(schema_names, relation_names) AS given(schema_name, relation_name)
         ON (l.schema_name, l.relation_name) = (given.schema_name, given.relation_name);
 $$;
