@@ -112,14 +112,14 @@ class UniqueConstraint(Definition):
 
 class SimilarityColumn(Definition):
     name: str
-    weight: Annotated[float, Field(gt=0, le=100, strict=False)] = 1.0
+    weight: Annotated[float, Field(gt=0, le=100)] = 1.0
     match_mode: Annotated[MatchMode, Field(strict=False)] = MatchMode.FUZZY
 
 
 class Similarity(Definition):
     enabled: bool = True
     top_n: Annotated[int, Field(ge=1, le=100)] = 10
-    min_score: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.3
+    min_score: Annotated[float, Field(ge=0, le=1)] = 0.3
     columns: Annotated[tuple[SimilarityColumn, ...], Field(strict=False)] = ()
 
 

@@ -1,0 +1,157 @@
+"""What is read from Git: the commit of a work tree, and the files of a revision.
+
+The ``git`` program is run with fixed arguments; a revision is only ever passed after
+``--end-of-options``. Nothing is checked out, no hook, filter or transport of the repository runs,
+and nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from mdm_gitops.errors import InputError, NotFound
+from mdm_gitops.source.limits import MAX_JSON_BYTES
+from mdm_gitops.source.tree import FOLDERS, ROOT_FILES, Entry, is_of_interest, why_unusable_path
+
+DIRTY: Final = "+dirty"
+_TIMEOUT_SECONDS: Final = 60
+_OPTIONS: Final = (
+    "--no-optional-locks",
+    "--no-replace-objects",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.quotePath=false",
+)
+_REGULAR_MODES: Final = (b"100644", b"100755")
+_CREDENTIAL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def commit_of(root: Path) -> str | None:
+    """Return HEAD's hash if *root* is the root of a work tree, with ``+dirty`` if files differ.
+
+    None for a plain folder, and for a repository without a commit.
+    """
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True)
+    if not head:
+        _git(root, "rev-parse", "--git-dir")  # says why, if git refuses the repository itself
+        return None
+    changed = _git(
+        root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *ROOT_FILES, *FOLDERS
+    )
+    return head.decode().strip() + (DIRTY if changed else "")
+
+
+def resolve_revision(repo: Path, revision: str) -> str:
+    """Return the full hash of the commit that *revision* names.
+
+    Raises:
+        NotFound: there is no such commit.
+    """
+    if not revision or revision.startswith("-") or "\x00" in revision:
+        raise InputError(f"{revision!r} is no revision", hint="name a commit, branch or tag")
+    found = _git(
+        repo,
+        *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"),
+        may_fail=True,
+    )
+    if not found:
+        _git(repo, "rev-parse", "--git-dir")
+        raise NotFound(
+            f"revision {revision!r} does not exist in {repo}", hint="see `git log --oneline`"
+        )
+    return found.decode().strip()
+
+
+@dataclass(frozen=True)
+class GitTree:
+    """The files of one commit, read as blobs."""
+
+    repo: Path
+    commit: str  # full hash, from resolve_revision
+
+    def entries(self) -> Iterator[Entry]:
+        for path, (mode, kind, _, size) in self._listing.items():
+            problem = why_unusable_path(path)
+            if kind != b"blob":
+                problem = "is a submodule"
+            elif mode not in _REGULAR_MODES:
+                problem = "is a symbolic link; links are not followed"
+            if is_of_interest(path):
+                yield Entry(path=path, size=int(size) if kind == b"blob" else 0, problem=problem)
+
+    def read(self, path: str) -> bytes:
+        return self._blobs[path]
+
+    @cached_property
+    def _listing(self) -> Mapping[str, tuple[bytes, bytes, bytes, bytes]]:
+        listed = _git(self.repo, "ls-tree", "-r", "-z", "-l", "--full-tree", self.commit)
+        rows = (row.partition(b"\t") for row in listed.split(b"\x00") if row)
+        return {
+            os.fsdecode(name): (parts[0], parts[1], parts[2], parts[3])
+            for head, _, name in rows
+            if len(parts := head.split()) == 4
+        }
+
+    @cached_property
+    def _blobs(self) -> Mapping[str, bytes]:
+        """All readable blobs by one call: a process for each of 1,000 files takes seconds."""
+        wanted = [
+            (entry.path, self._listing[entry.path][2])
+            for entry in self.entries()
+            if not entry.problem and entry.size <= MAX_JSON_BYTES
+        ]
+        ids = b"".join(blob + b"\n" for _, blob in wanted)
+        answer = _git(self.repo, "cat-file", "--batch", stdin=ids)
+        return dict(_split_batch(answer, [path for path, _ in wanted]))
+
+
+def _split_batch(answer: bytes, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    offset = 0
+    for path in paths:
+        end = answer.index(b"\n", offset)
+        size = int(answer[offset:end].split()[2])
+        yield path, answer[end + 1 : end + 1 + size]
+        offset = end + 1 + size + 1
+
+
+def _git(root: Path, *arguments: str, stdin: bytes = b"", may_fail: bool = False) -> bytes:
+    program = shutil.which("git")
+    if program is None:
+        raise InputError("git is not installed", hint="install git, or read a plain folder")
+    try:
+        done = subprocess.run(
+            [program, *_OPTIONS, "-C", str(root), *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            env=_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"git did not answer within {_TIMEOUT_SECONDS} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    if may_fail:
+        return b""
+    said = _CREDENTIAL.sub("***", done.stderr.decode(errors="replace").strip())
+    raise InputError(f"git cannot read {root}: {said.splitlines()[0] if said else 'no reason'}")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the variables that point git somewhere else, and never asking a person."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    trust = {n: v for n, v in os.environ.items() if n.startswith("GIT_CONFIG_")}
+    return kept | trust | {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}

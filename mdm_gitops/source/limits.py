@@ -1,0 +1,14 @@
+"""How much a definition file may hold. Reached only by a mistake or an attack, never by work."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_YAML_BYTES: Final = 1024 * 1024
+MAX_JSON_BYTES: Final = 64 * 1024 * 1024
+MAX_DEPTH: Final = 32
+MAX_NODES: Final = 100_000
+MAX_FILES: Final = 20_000
+MAX_INTEGER_DIGITS: Final = 40
+MAX_NUMBER_EXPONENT: Final = 1_000
+MAX_FINDINGS_PER_FILE: Final = 100

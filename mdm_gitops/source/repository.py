@@ -1,0 +1,363 @@
+"""From a tree of files to ``Definitions``: the one way in, for folders, commits and packages.
+
+Each file is read on its own, so that one broken file hides nothing of the others; then everything
+is checked against everything, and all findings are raised at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from mdm_gitops.errors import DefinitionError, Finding, InputError, Location
+from mdm_gitops.model.access import PermissionItem, Permissions, Webhook, Webhooks
+from mdm_gitops.model.access_checks import check_permissions, check_project, check_webhooks
+from mdm_gitops.model.base import Definition
+from mdm_gitops.model.checks import (
+    DEFAULT_RESERVED_SCHEMAS,
+    check_all_entities,
+    check_between,
+    check_entity,
+)
+from mdm_gitops.model.entity import Entity
+from mdm_gitops.model.known import Known
+from mdm_gitops.model.names import fold
+from mdm_gitops.model.problem import Problem
+from mdm_gitops.model.project import Project
+from mdm_gitops.model.repository import Definitions, Seed
+from mdm_gitops.model.seed_checks import check_names, check_rows, normalise_names
+from mdm_gitops.source.crosscheck import check_row_filters
+from mdm_gitops.source.documents import RowsDocument, YamlDocument, findings_of
+from mdm_gitops.source.git import GitTree, commit_of, resolve_revision
+from mdm_gitops.source.limits import MAX_FILES, MAX_JSON_BYTES, MAX_YAML_BYTES
+from mdm_gitops.source.tree import LOOKALIKES, Entry, FolderTree, MappingTree, Tree
+
+Shape = TypeVar("Shape", bound=Definition)
+_NOT_READ: Final[Mapping[str, Mapping[str, str]]] = {
+    "entities": dict.fromkeys((".yml", ".json", ".YAML", ".YML"), ".yaml"),
+    "seed": dict.fromkeys((".csv", ".yaml", ".yml", ".jsonl", ".ndjson", ".JSON"), ".json"),
+}
+
+
+def read_folder(
+    root: Path, *, reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS
+) -> Definitions:
+    """Read the definitions in the folder *root*.
+
+    ``commit`` is that of HEAD if *root* is the root of a Git work tree, with ``+dirty`` when a
+    definition file differs from it, and None for a plain folder.
+
+    Raises:
+        DefinitionError: with all findings of all files.
+    """
+    tree = folder_tree(root)
+    return read_tree(tree, commit=commit_of(tree.root), reserved_schemas=reserved_schemas)
+
+
+def folder_tree(root: Path) -> FolderTree:
+    """Return the folder as a tree; raise InputError if it is none."""
+    if not root.is_dir():
+        what = "is not a folder" if root.exists() else "does not exist"
+        raise InputError(f"{root} {what}", hint="give the folder that holds mdm.yaml")
+    return FolderTree(root.resolve())
+
+
+def read_revision(
+    repo: Path, rev: str, *, reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS
+) -> Definitions:
+    """Read the definitions in commit *rev* of the repository at *repo*, without a checkout."""
+    commit = resolve_revision(repo, rev)
+    return read_tree(GitTree(repo, commit), commit=commit, reserved_schemas=reserved_schemas)
+
+
+def read_tree(
+    files: Mapping[str, bytes] | Tree,
+    *,
+    commit: str | None = None,
+    reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS,
+) -> Definitions:
+    """Read the definitions in *files*; see ``read_folder``."""
+    reading = _read(files, reserved_schemas)
+    if reading.findings:
+        raise DefinitionError(_sorted(reading.findings))
+    return reading.definitions(commit)
+
+
+def read_tree_leniently(
+    files: Mapping[str, bytes] | Tree,
+    *,
+    commit: str | None = None,
+    reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS,
+) -> tuple[Definitions, tuple[Finding, ...]]:
+    """Read what is sound of *files*: entities with findings, and all that needs them, are left out.
+
+    An entity that is left out is not one that was removed: a caller that acts on the result must
+    leave alone every entity, seed and permission that the findings speak of.
+
+    Raises:
+        DefinitionError: mdm.yaml, permissions.yaml or webhooks.yaml itself is wrong. These hold for
+            all entities, and half of a set of permissions is a different set.
+    """
+    reading = _read(files, reserved_schemas)
+    shared = [each for each in reading.findings if "/" not in each.location.path]
+    if shared or reading.project is None:
+        raise DefinitionError(_sorted(reading.findings))
+    left_out = reading.leave_out_broken()
+    return reading.definitions(commit), tuple(_sorted([*reading.findings, *left_out]))
+
+
+def _read(files: Mapping[str, bytes] | Tree, reserved_schemas: Sequence[str]) -> _Reading:
+    tree = MappingTree(files) if isinstance(files, Mapping) else files
+    reading = _Reading(tree=tree)
+    reading.read_files()
+    reading.check(reserved_schemas)
+    return reading
+
+
+@dataclass
+class _Reading:
+    """The state of one reading; parts that are wrong are absent, and a finding says why."""
+
+    tree: Tree
+    findings: list[Finding] = field(default_factory=list)
+    documents: dict[str, YamlDocument] = field(default_factory=dict)
+    project: Project | None = None
+    permissions: Permissions | None = None
+    webhooks: Webhooks | None = None
+    entities: dict[str, Entity] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)  # folded entity name -> file
+    unreadable: set[str] = field(default_factory=set)
+    seed_files: dict[str, RowsDocument] = field(default_factory=dict)
+    seeds: dict[str, Seed] = field(default_factory=dict)
+
+    def read_files(self) -> None:
+        entries = list(self.tree.entries())
+        if len(entries) > MAX_FILES:
+            self._add("too-many-files", f"more than {MAX_FILES:,} definition files", "entities")
+            return
+        if not any(entry.path == "mdm.yaml" for entry in entries):
+            hint = "`mdm-gitops init` makes a first repository"
+            self._add("no-project", "there is no mdm.yaml in this folder", "mdm.yaml", hint=hint)
+        for entry in entries:
+            self._read_entry(entry)
+
+    def _read_entry(self, entry: Entry) -> None:
+        top, _, rest = entry.path.partition("/")
+        problem = entry.problem or _why_not_read(entry)
+        if problem:
+            self._add("not-readable", problem, entry.path)
+            self._note_unreadable(entry.path)
+        elif not rest:
+            self._read_root_file(entry.path)
+        elif top == "entities" and entry.path.endswith(".yaml"):
+            self._read_entity(entry.path)
+        elif top == "seed" and entry.path.endswith(".json"):
+            self._read_seed(entry.path)
+
+    def _note_unreadable(self, path: str) -> None:
+        if path.startswith("entities/"):
+            self.unreadable.add(fold(PurePosixPath(path).stem))
+
+    def _read_root_file(self, path: str) -> None:
+        if path == "mdm.yaml":
+            self.project = self._shaped(path, Project, "project")
+        elif path == "permissions.yaml":
+            self.permissions = self._shaped(path, Permissions, "permissions")
+        else:
+            self.webhooks = self._shaped(path, Webhooks, "webhooks")
+
+    def _shaped(self, path: str, model: type[Shape], schema_name: str) -> Shape | None:
+        data = self._bytes(path)
+        if data is None:
+            return None
+        document = self.documents[path] = YamlDocument(path, data)
+        try:
+            return document.as_model(model, schema_name)
+        except DefinitionError as exc:
+            self.findings += exc.findings
+            return None
+
+    def _bytes(self, path: str) -> bytes | None:
+        try:
+            return self.tree.read(path)
+        except OSError as exc:
+            self._add("not-readable", f"cannot be read: {exc.strerror or exc}", path)
+            return None
+
+    def _read_entity(self, path: str) -> None:
+        entity = self._shaped(path, Entity, "entity")
+        if entity is None:
+            self._note_unreadable(path)
+            return
+        first = self.paths.setdefault(entity.folded, path)
+        if first != path:
+            problem = Problem(
+                rule="duplicate-name",
+                message=f"entity {entity.name!r} is already defined in {first}",
+                pointer=("name",),
+            )
+            self.findings += findings_of([problem], self.documents[path])
+            return
+        self.entities[entity.folded] = entity
+        if fold(PurePosixPath(path).stem) != entity.folded:
+            problem = Problem(
+                rule="file-name",
+                message=f"entity {entity.name!r} is not in a file of its name",
+                pointer=("name",),
+                hint=f"rename the file to {entity.name}.yaml, or the entity",
+            )
+            self.findings += findings_of([problem], self.documents[path])
+
+    def _read_seed(self, path: str) -> None:
+        data = self._bytes(path)
+        if data is None:
+            return
+        name = fold(PurePosixPath(path).stem)
+        first = self.seed_files.setdefault(name, RowsDocument(path, data))
+        if first.path != path:
+            self._add("duplicate-seed", f"{first.path} is already the seed of that entity", path)
+
+    def check(self, reserved_schemas: Sequence[str]) -> None:
+        known = Known(
+            entities=self.entities,
+            domains=None
+            if self.project is None
+            else tuple(domain.name for domain in self.project.domains),
+            unreadable=frozenset(self.unreadable),
+        )
+        for name, entity in self.entities.items():
+            problems = [
+                *check_entity(entity, reserved_schemas=reserved_schemas),
+                *check_between(entity, known),
+            ]
+            self._note(problems, self.paths[name])
+        for entity, problem in check_all_entities(self.entities.values()):
+            self._note([problem], self.paths[entity.folded])
+        self._check_root_files(known)
+        for name, document in self.seed_files.items():
+            self._check_seed(document, known, name)
+
+    def _check_root_files(self, known: Known) -> None:
+        if self.project is not None:
+            self._note(check_project(self.project), "mdm.yaml")
+        if self.webhooks is not None:
+            self._note(check_webhooks(self.webhooks, known), "webhooks.yaml")
+        if self.permissions is not None:
+            self._note(check_permissions(self.permissions, known), "permissions.yaml")
+            if self.project is not None:
+                self._note(check_row_filters(self.definitions(None)), "permissions.yaml")
+
+    def _check_seed(self, document: RowsDocument, known: Known, name: str) -> None:
+        entity = self.entities.get(name)
+        if entity is None:
+            unknown = known.unknown_entity(PurePosixPath(document.path).stem, ())
+            if unknown is not None:
+                self._add(unknown.rule, unknown.message, document.path, hint=unknown.hint)
+            return
+        try:
+            rows = document.rows
+        except DefinitionError as exc:
+            self.findings += exc.findings
+            return
+        problems = list(check_names(entity, rows))
+        if not problems and not self._has_findings(self.paths[name]):
+            named = normalise_names(entity, rows)
+            problems = list(check_rows(entity, named))
+            if not problems:
+                self.seeds[name] = Seed.of(name, tuple(named))
+        self.findings += findings_of(problems, document)
+
+    def _has_findings(self, path: str) -> bool:
+        return any(finding.location.path == path for finding in self.findings)
+
+    def _note(self, problems: Iterable[Problem], path: str) -> None:
+        found = list(problems)
+        if found:
+            self.findings += findings_of(found, self.documents[path])
+
+    def _add(self, rule: str, message: str, path: str, *, hint: str = "") -> None:
+        self.findings.append(
+            Finding(rule=rule, message=message, location=Location(path), hint=hint)
+        )
+
+    def leave_out_broken(self) -> list[Finding]:
+        """Take entities with findings out, and all that needs them; return what else goes."""
+        bad = {name for name, path in self.paths.items() if self._has_findings(path)}
+        bad |= self.unreadable
+        added: list[Finding] = []
+        while dependents := {
+            name: target
+            for name, entity in self.entities.items()
+            if name not in bad and (target := _reference_into(entity, bad))
+        }:
+            bad |= dependents.keys()
+            for name, target in dependents.items():
+                message = f"left out because it refers to {target!r}, which has findings"
+                location = Location(self.paths[name])
+                added.append(Finding(rule="left-out", message=message, location=location))
+        self._take_out(bad)
+        return added
+
+    def _take_out(self, bad: set[str]) -> None:
+        for name in bad:
+            self.entities.pop(name, None)
+            self.seeds.pop(name, None)
+        if self.permissions is not None:
+            items = _without(self.permissions.permissions, bad)
+            self.permissions = Permissions(permissions=items)
+        if self.webhooks is not None:
+            self.webhooks = Webhooks(webhooks=_without(self.webhooks.webhooks, bad))
+
+    def definitions(self, commit: str | None) -> Definitions:
+        assert self.project is not None, "asked for after the findings"
+        return Definitions(
+            project=self.project,
+            entities=MappingProxyType(dict(sorted(self.entities.items()))),
+            permissions=self.permissions or Permissions(),
+            webhooks=self.webhooks or Webhooks(),
+            seeds=MappingProxyType(dict(sorted(self.seeds.items()))),
+            commit=commit,
+        )
+
+
+Scoped = TypeVar("Scoped", PermissionItem, Webhook)
+
+
+def _without(items: Iterable[Scoped], bad: set[str]) -> tuple[Scoped, ...]:
+    """Take *bad* entities out of each item's list; an item of which nothing is left goes too.
+
+    An empty list would mean "all", and turn a right on one entity into one on its whole domain.
+    """
+    kept = []
+    for item in items:
+        names = tuple(name for name in item.entities if fold(name) not in bad)
+        if names or not item.entities:
+            kept.append(item.model_copy(update={"entities": names}))
+    return tuple(kept)
+
+
+def _reference_into(entity: Entity, bad: set[str]) -> str:
+    targets = (column.reference.entity for column in entity.columns if column.reference)
+    return next((target for target in targets if fold(target) in bad), "")
+
+
+def _why_not_read(entry: Entry) -> str:
+    path = PurePosixPath(entry.path)
+    if entry.path in LOOKALIKES:
+        return f"is not read; its name must be {LOOKALIKES[entry.path]}"
+    right = _NOT_READ.get(path.parts[0], {}).get(path.suffix)
+    if right is not None:
+        return f"is not read; files in {path.parts[0]} end in {right}"
+    limit = MAX_JSON_BYTES if path.suffix == ".json" else MAX_YAML_BYTES
+    if path.suffix in (".json", ".yaml") and entry.size > limit:
+        return f"has {entry.size:,} bytes, at most {limit:,} are allowed"
+    if path.parts[0] == "seed" and len(path.parts) > 2 and path.suffix == ".json":
+        return "is not read; seeds have no sub-folders"
+    return ""
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(dict.fromkeys(findings), key=lambda each: (each.location, each.message))
