@@ -1,0 +1,347 @@
+"""All settings of all programs, in one tree: the fields are spelt as the settings are.
+
+``Mdm__RateLimit__PermitLimit=50`` in the environment, the same line in ``.env``, or
+
+    [RateLimit]
+    PermitLimit = 50
+
+in ``mdm.toml``; the files are looked for beside the definitions, and the first of the three that
+names a setting wins. A name that does not exist is an error, a secret is never printed. The page
+docs/reference/settings.md is made from this module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from dotenv import dotenv_values
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableSetting
+
+from mdm_gitops.errors import SettingsError
+from mdm_gitops.model.suggest import nearest
+
+PREFIX = "Mdm__"
+_SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+PortNumber = Annotated[int, Field(ge=0, le=65_535)]
+
+
+def _without_empty(values: Any) -> Any:
+    """Leave out what is set to nothing, as ``${NAME:-}`` in a compose file does."""
+    if not isinstance(values, Mapping):
+        return values
+    return {
+        key: value
+        for key, value in values.items()
+        if value != "" or str(key).lower() == "auditretentiondays"
+    }
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
+    )
+    _drop_empty = model_validator(mode="before")(_without_empty)
+
+
+class DatabaseSettings(_Section):
+    """The warehouse: an own server by URL, or the embedded one without."""
+
+    Url: SecretStr | None = Field(
+        default=None,
+        description="`postgresql://user:password@host:5432/database`; without it the embedded"
+        " PostgreSQL of the definitions folder is used",
+    )
+    ConnectTimeoutSeconds: Seconds = Field(default=5.0, description="give up connecting after")
+    PoolMinSize: int = Field(default=1, ge=0, le=1_000, description="connections kept open")
+    PoolMaxSize: int = Field(default=16, ge=1, le=1_000, description="connections at most")
+    PoolWaitSeconds: Seconds = Field(
+        default=10.0, description="a request waits this long for a free connection"
+    )
+    StatementTimeoutSeconds: Seconds = Field(
+        default=15.0, description="PostgreSQL ends a statement of the API after"
+    )
+    EmbeddedMajor: int = Field(
+        default=18, ge=16, le=18, description="major version of the embedded PostgreSQL, 16 or 18"
+    )
+    EmbeddedBin: Path | None = Field(
+        default=None,
+        description="folder with the programs of another PostgreSQL to run as the embedded one;"
+        " `MDM_PG_BIN` is the same",
+    )
+
+    @model_validator(mode="after")
+    def _pool_has_room(self) -> Self:
+        if self.PoolMinSize > self.PoolMaxSize:
+            raise ValueError("PoolMinSize is greater than PoolMaxSize")
+        return self
+
+
+class ServerSettings(_Section):
+    """The HTTP server."""
+
+    Host: str = Field(default="127.0.0.1", description="address to listen on")
+    Port: PortNumber = Field(default=8080, description="port to listen on, 0 for any free one")
+    Workers: int = Field(default=1, ge=1, le=256, description="worker processes")
+    PublicUrl: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="how clients reach the server, used in links; else the address of the request",
+    )
+    ProblemBaseUrl: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="beginning of the `type` of problem documents; else relative to the server",
+    )
+    MaxBodyBytes: int = Field(
+        default=16_777_216, ge=1_024, description="a JSON or YAML body may have this many bytes"
+    )
+
+
+class AuthSettings(_Section):
+    """Who comes in."""
+
+    BootstrapApiKey: SecretStr | None = Field(
+        default=None,
+        description="the first API key, a Global Admin, 20 characters or more; without it the first"
+        " start prints one",
+    )
+    AdminRole: str = Field(
+        default="mdm-admin", min_length=1, description="role of the identity provider: Global Admin"
+    )
+    EntryRole: str = Field(
+        default="", description="role needed to come in at all; empty: any signed-in principal"
+    )
+
+    @field_validator("BootstrapApiKey")
+    @classmethod
+    def _long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value and len(value.get_secret_value()) < 20:
+            raise ValueError("a key needs 20 characters or more")
+        return value
+
+
+class RateLimitSettings(_Section):
+    """Requests per client in a fixed window, on `/api/*`."""
+
+    Enabled: bool = Field(default=True, description="whether the limit is on")
+    PermitLimit: int = Field(default=200, ge=1, description="requests per window")
+    WindowSeconds: int = Field(default=60, ge=1, le=86_400, description="length of the window")
+
+
+class RepositorySettings(_Section):
+    """Where definitions are written to."""
+
+    WriteMode: Literal["commit", "branch", "readonly"] | None = Field(
+        default=None,
+        description="`commit`, `branch` (pushes `mdm/<change>`) or `readonly`; by default `commit`"
+        " for a local folder and `branch` for a remote",
+    )
+
+
+class DataSettings(_Section):
+    """Rows."""
+
+    RequireIfMatch: bool = Field(
+        default=False, description="writes without `If-Match` are refused with 428"
+    )
+
+
+class ApplySettings(_Section):
+    """How a plan is carried out."""
+
+    LockTimeoutSeconds: Seconds = Field(
+        default=2.0,
+        description="wait for a table lock; readers queue behind a waiting change, so keep it short",
+    )
+    LockRetries: int = Field(
+        default=10, ge=0, le=1_000, description="further attempts when a table stayed locked"
+    )
+    StatementTimeoutSeconds: Seconds = Field(
+        default=3_600.0, description="PostgreSQL ends one statement of a plan after"
+    )
+    ConcurrentlyLockTimeoutSeconds: Seconds = Field(
+        default=600.0,
+        description="wait for old transactions while an index is built online; this blocks nobody",
+    )
+    BackfillBatchRows: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="rows rewritten per transaction"
+    )
+
+
+class OperatorSettings(_Section):
+    """The reconcile loop."""
+
+    IntervalSeconds: Seconds = Field(default=30.0, description="pause between two reconciles")
+    FirstRetrySeconds: Seconds = Field(
+        default=2.0, description="pause after a failure; doubles with each further one"
+    )
+    MaxRetrySeconds: Seconds = Field(default=300.0, description="longest pause after failures")
+
+
+class Settings(BaseSettings):
+    """The whole tree; read it with ``load_settings``."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_file_encoding="utf-8",
+        extra="ignore",  # a .env file holds other programs' names too; ours are checked below
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+    _drop_empty = model_validator(mode="before")(_without_empty)
+
+    ConfigSchema: str = Field(default="mdm", description="schema of the config store")
+    EntityDataSchema: str = Field(default="mdm_data", description="schema of the entities' tables")
+    Tier: Literal["Community", "Professional", "Enterprise"] = Field(
+        default="Enterprise", description="features above the tier are refused"
+    )
+    AuditRetentionDays: int = Field(
+        default=365,
+        ge=0,
+        description="audit entries older than this are deleted; 0 or empty keeps all",
+    )
+    Database: DatabaseSettings = DatabaseSettings()
+    Server: ServerSettings = ServerSettings()
+    Auth: AuthSettings = AuthSettings()
+    RateLimit: RateLimitSettings = RateLimitSettings()
+    Repository: RepositorySettings = RepositorySettings()
+    Data: DataSettings = DataSettings()
+    Apply: ApplySettings = ApplySettings()
+    Operator: OperatorSettings = OperatorSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # What the constructor is given comes from mdm.toml, so it is the weakest.
+        return env_settings, dotenv_settings, init_settings
+
+    @field_validator("AuditRetentionDays", mode="before")
+    @classmethod
+    def _empty_keeps_all(cls, value: object) -> object:
+        return 0 if value == "" else value
+
+    @field_validator("ConfigSchema", "EntityDataSchema")
+    @classmethod
+    def _schema_name(cls, value: str) -> str:
+        if not _SCHEMA_NAME.fullmatch(value) or value.startswith("pg_"):
+            raise ValueError(
+                "a schema name has up to 48 lower-case letters, digits and _, starts with a letter"
+                " and not with pg_"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _two_schemas(self) -> Self:
+        if self.ConfigSchema == self.EntityDataSchema:
+            raise ValueError("ConfigSchema and EntityDataSchema must be two different schemas")
+        return self
+
+
+def load_settings(folder: Path | None = None) -> Settings:
+    """Read the settings of the definitions in *folder* (without one, the environment's alone).
+
+    Raises:
+        SettingsError: a name does not exist or a value does not fit. It names the setting and
+            where it was found, never the value.
+    """
+    env_file = folder / ".env" if folder else None
+    toml = _read_toml(folder / "mdm.toml") if folder else {}
+    _refuse_unknown(os.environ, "the environment")
+    if env_file and env_file.is_file():
+        _refuse_unknown(dotenv_values(env_file, interpolate=False), str(env_file))
+    try:
+        return Settings(_env_file=env_file, **toml)
+    except ValidationError as error:
+        raise _invalid(error) from None
+    except UnreadableSetting as error:
+        raise SettingsError(str(error)) from None
+
+
+def setting_names() -> Iterator[str]:
+    """Yield each setting as it is spelt in the environment."""
+    for name, field in Settings.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, _Section):
+            yield from (f"{PREFIX}{name}__{part}" for part in inner.model_fields)
+        else:
+            yield PREFIX + name
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from None
+    names = {name.removeprefix(PREFIX).replace("__", ".") for name in setting_names()}
+    for name in _flat(found):
+        if name not in names:
+            raise _unknown(name, names, str(path))
+    return found
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def _refuse_unknown(found: Mapping[str, Any], place: str) -> None:
+    names = list(setting_names())
+    known = {name.lower() for name in names}
+    # A whole section may also be given, as one JSON object.
+    known |= {PREFIX.lower() + section.lower() for section in Settings.model_fields}
+    for name in found:
+        if name.lower().startswith(PREFIX.lower()) and name.lower() not in known:
+            raise _unknown(name, names, place)
+
+
+def _unknown(name: str, known: Any, place: str) -> SettingsError:
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else "docs/reference/settings.md lists them all"
+    return SettingsError(f"there is no setting {name} (in {place})", hint=hint, setting=name)
+
+
+def _invalid(error: ValidationError) -> SettingsError:
+    problems = [f"{_spelt(problem['loc'])}: {_plain(problem['msg'])}" for problem in error.errors()]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return SettingsError(problems[0] + more, problems=problems)
+
+
+def _spelt(place: tuple[int | str, ...]) -> str:
+    return PREFIX + "__".join(str(part) for part in place) if place else "settings"
+
+
+def _plain(message: str) -> str:
+    """Return pydantic's *message* as the second half of a sentence."""
+    own = message.removeprefix("Value error, ")
+    return own if own != message else message[:1].lower() + message[1:]
