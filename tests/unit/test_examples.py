@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mdm_gitops.model import Column, Entity, Permissions, Project, Webhooks
+from mdm_gitops.model import Action, Column, Entity, Permissions, Project, Webhooks
+from mdm_gitops.source import read_folder
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -56,6 +57,14 @@ def seed_of(example: str, entity: str) -> list[dict[str, Any]]:
         (EXAMPLES / example / "seed" / f"{entity}.json").read_text("utf-8")
     )
     return rows
+
+
+@pytest.mark.parametrize("example", example_names())
+def test_example_is_valid_as_a_whole(example: str) -> None:
+    definitions = read_folder(EXAMPLES / example)
+    counts = {(example, name): len(seed.rows) for name, seed in definitions.seeds.items()}
+    assert counts == {place: rows for place, rows in ROWS.items() if place[0] == example}
+    assert any(Action.ADMIN in grant.actions for grant in definitions.grants)
 
 
 @pytest.mark.parametrize("example", example_names())
@@ -280,3 +289,14 @@ def test_no_customer_owns_itself_over_any_number_of_steps() -> None:
             row = rows[row["parent"]]
             assert row["customer_number"] not in seen
             seen.add(row["customer_number"])
+
+
+def test_the_numbers_that_the_docs_name() -> None:
+    countries = seed_of("reference-data", "country")
+    currencies = Counter(row["name"] for row in seed_of("reference-data", "currency"))
+    customers = seed_of("customer-hub", "customer")
+    assert sum(len(row["name"]) > 40 for row in countries) == 2
+    assert [name for name, times in currencies.items() if times == 2] == ["Bolívar Soberano"]
+    assert sum("email" not in row for row in customers) == 177
+    assert len({row["country"] for row in customers}) == 30
+    assert max(row["weight_g"] for row in seed_of("customer-hub", "product")) < 2**31
