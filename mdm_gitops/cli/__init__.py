@@ -1,0 +1,134 @@
+"""``mdm-gitops``: the command line. One module per command or group of commands.
+
+``COMMANDS`` is the whole of it: a module is imported when its command runs, so that ``--help``
+costs no more than click itself. How errors become exit codes is in ``cli._errors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from importlib import import_module
+from typing import Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from mdm_gitops.cli._errors import run_and_exit
+
+# name -> (module:attribute, one line for --help), in the order in which --help shows them
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "init": ("mdm_gitops.cli.init_cmd:init", "Make a first repository of definitions."),
+    "validate": ("mdm_gitops.cli.validate_cmd:validate", "Check definitions, without a database."),
+    "fmt": ("mdm_gitops.cli.fmt_cmd:fmt", "Rewrite definition files in the canonical form."),
+    "schema": ("mdm_gitops.cli.schema_cmd:schema", "Print the JSON Schemas of the files."),
+    "plan": ("mdm_gitops.cli.plan_cmd:plan", "Show what apply would change."),
+    "apply": ("mdm_gitops.cli.apply_cmd:apply", "Bring the warehouse to what the files say."),
+    "status": ("mdm_gitops.cli.status_cmd:status", "Show what is deployed, and from which commit."),
+    "drift": ("mdm_gitops.cli.drift_cmd:drift", "Show what was changed past the definitions."),
+    "up": ("mdm_gitops.cli.up_cmd:up", "Run all of it here: database, operator and API."),
+    "serve": ("mdm_gitops.cli.serve_cmd:serve", "Run the API."),
+    "operator": ("mdm_gitops.cli.operator_cmd:operator", "Run the reconcile loop."),
+    "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
+    "completion": ("mdm_gitops.cli.completion_cmd:completion", "Print shell completion."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named in a table and imported on use."""
+
+    def __init__(self, *, commands_table: dict[str, tuple[str, str]], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands_table = commands_table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands_table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands_table:
+            return None
+        module, _, attribute = self.commands_table[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.commands_table.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands_table and not args[0].startswith("-"):
+            from mdm_gitops.model.suggest import nearest
+
+            near = nearest(args[0], self.commands_table)
+            more = f"; did you mean {near!r}?" if near else ""
+            ctx.fail(f"no such command {args[0]!r}{more}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        items = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in self.commands_table.items()
+            if name.startswith(incomplete)
+        ]
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        def run(arguments: list[str]) -> Any:
+            return super(LazyGroup, self).main(
+                arguments, prog_name, complete_var, standalone_mode=False, **extra
+            )
+
+        return run_and_exit(run, args) if standalone_mode else run(list(args or ()))
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from mdm_gitops import __version__
+
+    click.echo(f"mdm-gitops {__version__}")
+    ctx.exit()
+
+
+CONTEXT: Final[MutableMapping[str, Any]] = {
+    "help_option_names": ["-h", "--help"],
+    "max_content_width": 100,
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    commands_table=COMMANDS,
+    context_settings=CONTEXT,
+    no_args_is_help=False,
+    invoke_without_command=True,
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version and exit.",
+)
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Master data with definitions in Git and data in PostgreSQL.
+
+    Data goes to stdout, everything said to a person to stderr. Exit codes: 0 done or no change,
+    1 error, 2 changes (where asked for), 3 refused, 4 out of date, 5 locked, 6 partly applied,
+    64 wrong usage.
+    """
+    from mdm_gitops.cli._output import wants_color
+
+    ctx.color = wants_color()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

@@ -1,0 +1,51 @@
+"""What all commands share of their output: data on stdout, talk on stderr, colour on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def json_option(command: Command) -> Command:
+    """Add ``--json`` as the parameter ``as_json``: one JSON object on stdout, also for errors."""
+    option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    return option(command)
+
+
+def echo_json(value: Any) -> None:
+    """Print *value* as one JSON document on stdout."""
+    from mdm_gitops.model.values import to_json_value
+
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=to_json_value))
+
+
+def say(message: str) -> None:
+    """Tell a person something; on stderr, so that stdout can be piped."""
+    click.echo(message, err=True)
+
+
+def warn(message: str) -> None:
+    say(f"{click.style('warning:', fg='yellow')} {message}")
+
+
+def wants_color() -> bool | None:
+    """False with NO_COLOR, True with FORCE_COLOR, None for: if it is a terminal."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a rich console; rich itself knows terminals and NO_COLOR."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
