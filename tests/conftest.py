@@ -23,6 +23,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
 
+from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.embedded import EmbeddedServer, acquire_server
 from mdm_gitops.warehouse.migrate import migrate
 
@@ -109,8 +110,8 @@ def empty_database_url(admin: psycopg.Connection[Any], server_url: str) -> Itera
 
 @pytest.fixture
 async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    """A connection in autocommit mode to the database of this test."""
-    async with await AsyncConnection.connect(database_url, autocommit=True) as conn:
+    """A connection to the database of this test, as the programs make theirs."""
+    async with await connect(database_url, application_name="test") as conn:
         yield conn
 
 

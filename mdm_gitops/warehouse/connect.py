@@ -1,0 +1,303 @@
+"""Connections to the warehouse, all with the same session settings, and what a server must offer.
+
+A driver's failure to connect becomes a ``WarehouseError`` here; its message names the place and the
+reason, never the password. The session settings travel in the start-up packet, so they cost no
+round trip and hold before the first statement. What the URL itself says (``?options=-c ...``) has
+the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from mdm_gitops.errors import WarehouseError
+
+OLDEST_MAJOR: Final = 16
+NEWEST_MAJOR: Final = 18
+_OPTION_MAX = 2**31 - 1
+_SESSION: Final[Mapping[str, str]] = {
+    "timezone": "UTC",
+    "datestyle": "ISO",
+    "intervalstyle": "iso_8601",
+    "search_path": "",  # every name is written with its schema
+    "client_encoding": "UTF8",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    # A client that vanished is noticed by the server, also inside a long statement, and its locks
+    # are free again: after a second when it was killed, after 11 when the network was cut.
+    "client_connection_check_interval": "1000",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+# The same on our side, for a server that vanished.
+_KEEPALIVES: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Times in seconds after which PostgreSQL itself ends what a session does; 0 is never."""
+
+    statement_timeout_s: float = 15.0
+    lock_timeout_s: float = 10.0
+    idle_in_transaction_timeout_s: float = 30.0
+
+    def options(self) -> dict[str, str]:
+        return {
+            "statement_timeout": _milliseconds(self.statement_timeout_s),
+            "lock_timeout": _milliseconds(self.lock_timeout_s),
+            "idle_in_transaction_session_timeout": _milliseconds(
+                self.idle_in_transaction_timeout_s
+            ),
+        }
+
+
+async def connect(
+    url: str,
+    *,
+    application_name: str,
+    limits: SessionLimits = SessionLimits(),
+    connect_timeout_s: float = 5.0,
+) -> AsyncConnection[Any]:
+    """Return a connection in autocommit mode: transactions are always opened by name.
+
+    Raises:
+        WarehouseError: it could not be made.
+    """
+    arguments = _arguments(url, application_name, limits, connect_timeout_s)
+    try:
+        return await AsyncConnection.connect(autocommit=True, **arguments)
+    except psycopg.Error as error:
+        raise connection_failed(url, error) from None
+
+
+def connection_pool(
+    url: str,
+    *,
+    application_name: str,
+    min_size: int = 1,
+    max_size: int = 16,
+    wait_s: float = 10.0,
+    limits: SessionLimits = SessionLimits(),
+    connect_timeout_s: float = 5.0,
+) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    """Return a pool that is still closed: ``async with pool`` opens it, without waiting.
+
+    Take connections by ``borrow``, which speaks our errors. A connection that died in the pool is
+    replaced before it is handed out.
+    """
+    arguments = _arguments(url, application_name, limits, connect_timeout_s)
+    return AsyncConnectionPool(
+        conninfo="",
+        kwargs={"autocommit": True, **arguments},
+        min_size=min_size,
+        max_size=max_size,
+        timeout=wait_s,
+        open=False,
+        name=application_name,
+        check=AsyncConnectionPool.check_connection,
+    )
+
+
+@asynccontextmanager
+async def borrow(
+    pool: AsyncConnectionPool[AsyncConnection[Any]],
+) -> AsyncIterator[AsyncConnection[Any]]:
+    """Lend a connection of *pool*.
+
+    Raises:
+        WarehouseError: none became free in time, or none can be made.
+    """
+    try:
+        conn = await pool.getconn()
+    except PoolTimeout:
+        raise WarehouseError(
+            f"no connection to the warehouse became free within {pool.timeout:g} s",
+            hint="the server is down or busy; Mdm__Database__PoolMaxSize allows more connections",
+        ) from None
+    try:
+        yield conn
+    finally:
+        await pool.putconn(conn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerReport:
+    """What ``check_server`` found: a usable server, perhaps with *warnings* to tell the user."""
+
+    version: str
+    warnings: tuple[str, ...]
+
+
+async def check_server(conn: AsyncConnection[Any]) -> ServerReport:
+    """Look whether the server can be our warehouse.
+
+    Raises:
+        WarehouseError: it is too old, does not store UTF-8, or is reached through a pooler that
+            changes the server process between transactions.
+    """
+    cursor = await conn.execute(_SERVER_FACTS)
+    row = await cursor.fetchone()
+    assert row is not None
+    version_number, version, encoding, fsync, commit, full_page_writes, pid = row
+    major = version_number // 10_000
+    if major < OLDEST_MAJOR:
+        raise _unusable(
+            f"the warehouse is PostgreSQL {version}, {OLDEST_MAJOR} or newer is needed",
+            hint="upgrade the server, or use the embedded one without Mdm__Database__Url",
+        )
+    if encoding != "UTF8":
+        raise _unusable(
+            f"the database stores text as {encoding}, UTF8 is needed",
+            hint="CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0",
+        )
+    warnings = list(_durability_warnings(fsync, commit, full_page_writes))
+    if major > NEWEST_MAJOR:
+        warnings.append(
+            f"PostgreSQL {version} is newer than the versions this program is tested on"
+        )
+    if pid != conn.info.backend_pid:
+        warnings.append(await _pooler_warning(conn))
+    return ServerReport(version=version, warnings=tuple(warnings))
+
+
+_SERVER_FACTS: Final = """
+    SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+           current_setting('server_encoding'), current_setting('fsync'),
+           current_setting('synchronous_commit'), current_setting('full_page_writes'),
+           pg_backend_pid()
+"""
+
+
+def _durability_warnings(fsync: str, commit: str, full_page_writes: str) -> list[str]:
+    found = []
+    if fsync == "off":
+        found.append("fsync is off: a power failure can destroy the whole database")
+    if commit == "off":
+        found.append("synchronous_commit is off: a crash can lose writes that were acknowledged")
+    if full_page_writes == "off":
+        found.append("full_page_writes is off: a power failure can damage tables")
+    return found
+
+
+async def _pooler_warning(conn: AsyncConnection[Any]) -> str:
+    """Tell what stands between us and the server, whose process is not the one we greeted.
+
+    A server process that two of our open sessions both get is handed round by transaction; locks
+    of a session and prepared statements cannot work there.
+    """
+    other = await AsyncConnection.connect(
+        conn.info.dsn, password=conn.info.password, autocommit=True
+    )
+    async with other:
+        if await _backend_pid(conn) == await _backend_pid(other):
+            raise _unusable(
+                "the warehouse is reached through a pooler in transaction mode",
+                hint="let Mdm__Database__Url name the server itself, or a pooler in session mode",
+            )
+    return "the warehouse is reached through a pooler: it must be in session mode"
+
+
+async def _backend_pid(conn: AsyncConnection[Any]) -> int:
+    row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
+    return int(row[0]) if row else 0
+
+
+def connection_failed(url: str, error: psycopg.Error) -> WarehouseError:
+    """Translate a failure to connect to *url*; the password cannot get into the message."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        # libpq quotes what it cannot read, and that may be the password.
+        return _unusable(
+            "Mdm__Database__Url is not a PostgreSQL URL",
+            hint="write it as postgresql://user:password@host:5432/database, with special"
+            " characters of the password percent-encoded",
+        )
+    reason = _reason(error, str(parts.get("password") or ""))
+    hint = next((hint for words, hint in _HINTS if words in reason.lower()), "")
+    return WarehouseError(f"cannot connect to {_place(parts)}: {reason}", hint=hint)
+
+
+_HINTS: Final = (
+    ("password authentication failed", "look at the user and the password in Mdm__Database__Url"),
+    ("no password supplied", "give Mdm__Database__Url a password"),
+    ("database", "create the database, or correct its name in Mdm__Database__Url"),
+    ("role", "create the role, or correct its name in Mdm__Database__Url"),
+    ("refused", "is the server running, and is this its host and port?"),
+    ("no such file", "is the server running, and is this its socket folder?"),
+    ("unsupported startup parameter", "connect to the server itself instead of a pooler"),
+    ("too many", "the server has no free connection: raise its max_connections"),
+    ("timeout", "is the server reachable from here?"),
+    ("resolve", "is the host name right?"),
+    ("translate host", "is the host name right?"),
+)
+
+
+def _reason(error: psycopg.Error, password: str) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line and not line.startswith("Is the server running")]
+    text = telling[-1] if telling else type(error).__name__
+    text = (
+        text.rpartition("FATAL:")[2]
+        .strip()
+        .removeprefix("connection failed: ")
+        .removeprefix("connection is bad: ")
+    )
+    text = re.sub(r"^connection to server (at|on) .*? failed: ", "", text)
+    if len(password) >= 4:  # libpq does not quote it; a driver to come might
+        text = text.replace(password, "***")
+    return text.removeprefix("fe_sendauth: ").rstrip(".")
+
+
+def _place(parts: Mapping[str, Any]) -> str:
+    host = str(parts.get("host") or parts.get("hostaddr") or "the local socket")
+    host = f"[{host}]" if ":" in host else host
+    port = f":{parts['port']}" if parts.get("port") and not host.startswith("/") else ""
+    user = f" as {parts['user']}" if parts.get("user") else ""
+    return f"PostgreSQL at {host}{port}, database {parts.get('dbname') or 'of the user'}{user}"
+
+
+def _arguments(
+    url: str, application_name: str, limits: SessionLimits, connect_timeout_s: float
+) -> dict[str, Any]:
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise connection_failed(url, error) from None
+    options = " ".join(
+        f"-c {name}={_escaped(value)}" for name, value in {**_SESSION, **limits.options()}.items()
+    )
+    own = {
+        "application_name": application_name,
+        # libpq takes whole seconds, and 1 as 2.
+        "connect_timeout": max(2, round(connect_timeout_s)),
+        **_KEEPALIVES,
+    }
+    return {**own, **given, "options": f"{options} {given.get('options') or ''}".strip()}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(min(round(seconds * 1000), _OPTION_MAX))
+
+
+def _unusable(message: str, *, hint: str) -> WarehouseError:
+    return WarehouseError(message, hint=hint, code="WAREHOUSE_UNUSABLE")
