@@ -288,13 +288,18 @@ class DropDefault(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class AddCheck(Change):
-    """ADD CONSTRAINT CHECK; online: NOT VALID in the flip, VALIDATE in the enforce phase."""
+    """ADD CONSTRAINT CHECK; online: NOT VALID in the flip, VALIDATE in the enforce phase.
+
+    *replaces*: the proven check of the same kind that the plan drops from the same column, where
+    the column keeps its type. A rule that lets more through than it is safe, and reads as old → new.
+    """
 
     kind: ClassVar[str] = "add-check"
     table: str
     check: Check
     column_type: str
     online: bool
+    replaces: Check | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,8 +437,11 @@ class ChangeProject(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class GrantPermission(Change):
+    """*replaces*: the grant of the same principal, domain and entity that the plan revokes."""
+
     kind: ClassVar[str] = "grant-permission"
     grant: PermissionGrant
+    replaces: PermissionGrant | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -527,3 +535,45 @@ ALL: tuple[type[Change], ...] = (
     RemoveWebhook,
     ApplySeed,
 )
+
+AnyChange = (
+    CreateEntity
+    | RenameEntity
+    | RemoveEntity
+    | RestoreEntity
+    | AddSatellite
+    | RemoveSatellite
+    | RestoreSatellite
+    | AddColumn
+    | RenameColumn
+    | RemoveColumn
+    | RestoreColumn
+    | WidenColumn
+    | RetypeColumn
+    | AbandonFilling
+    | SetRequired
+    | DropRequired
+    | SetDefault
+    | DropDefault
+    | AddCheck
+    | DropCheck
+    | ValidateCheck
+    | AddIndex
+    | DropIndex
+    | AddForeignKey
+    | DropForeignKey
+    | ValidateForeignKey
+    | RenameObject
+    | CreateView
+    | DropView
+    | ChangeDefinition
+    | FinishEntity
+    | ChangeProject
+    | GrantPermission
+    | RevokePermission
+    | AddWebhook
+    | ChangeWebhook
+    | RemoveWebhook
+    | ApplySeed
+)
+"""The same set as a type, so that a ``match`` can be held to be complete."""

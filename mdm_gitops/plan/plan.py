@@ -25,6 +25,7 @@ class Lock(StrEnum):
     NONE = "none"
     ROW_EXCLUSIVE = "ROW EXCLUSIVE"
     SHARE_UPDATE_EXCLUSIVE = "SHARE UPDATE EXCLUSIVE"  # writers go on
+    SHARE = "SHARE"  # writers wait
     SHARE_ROW_EXCLUSIVE = "SHARE ROW EXCLUSIVE"  # writers wait
     ACCESS_EXCLUSIVE = "ACCESS EXCLUSIVE"  # readers wait; always brief here
 
