@@ -1,0 +1,101 @@
+"""What a principal may do with an entity: the one place where permissions are evaluated.
+
+Default deny. Actions are the union of the domain rows and the entity rows of all the principal's
+names. A row filter holds per action: if an entity row that grants it has a filter, the principal
+gets the OR of the filters of those entity rows, and a domain row never widens past them. An entity
+with ``access.mode: restricted`` is not reached by domain rows at all. A Global Admin has every
+action on every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from mdm_gitops.access.principal import Principal
+from mdm_gitops.model import AccessMode, Action, Entity, PermissionGrant
+from mdm_gitops.model.access import ALL_DOMAINS
+from mdm_gitops.warehouse.store import StoreState
+
+# What a written action grants beside itself. ``viewrestricted`` alone lets nobody read.
+_IMPLIED: Final[Mapping[Action, frozenset[Action]]] = MappingProxyType(
+    {
+        Action.READ: frozenset({Action.READ}),
+        Action.WRITE: frozenset({Action.WRITE, Action.READ}),
+        Action.APPROVE: frozenset({Action.APPROVE, Action.READ}),
+        Action.VIEWRESTRICTED: frozenset({Action.VIEWRESTRICTED}),
+        Action.ADMIN: frozenset(Action),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rights:
+    """*row_filters*: per granted action the filters of which one must let a row through.
+
+    An action that is granted and not in it reaches all rows.
+    """
+
+    actions: frozenset[Action]
+    row_filters: Mapping[Action, tuple[str, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def may(self, action: Action) -> bool:
+        return action in self.actions
+
+    @property
+    def may_read(self) -> bool:
+        return Action.READ in self.actions
+
+    @property
+    def sees_restricted(self) -> bool:
+        """Whether restricted columns are shown in clear."""
+        return Action.VIEWRESTRICTED in self.actions
+
+    def filters_for(self, action: Action) -> tuple[str, ...]:
+        """Return the row filters that hold for *action*; empty means all rows."""
+        return self.row_filters.get(action, ())
+
+
+NO_RIGHTS: Final = Rights(actions=frozenset())
+ALL_RIGHTS: Final = Rights(actions=frozenset(Action))
+
+
+def rights_of(principal: Principal, entity: Entity, state: StoreState) -> Rights:
+    """Return what *principal* may do with *entity* according to the deployed permissions."""
+    if principal.is_global_admin:
+        return ALL_RIGHTS
+    key = ("rights", principal.identities, entity.folded, entity.domain, entity.access.mode)
+    return state.remember(key, lambda: _evaluate(_grants_of(principal, state), entity))
+
+
+def _grants_of(principal: Principal, state: StoreState) -> Iterable[PermissionGrant]:
+    for identity in principal.identities:
+        yield from state.grants.get(identity, ())
+
+
+def _evaluate(grants: Iterable[PermissionGrant], entity: Entity) -> Rights:
+    granted: set[Action] = set()
+    filters: dict[Action, list[str]] = {}
+    for grant in grants:
+        if not _reaches(grant, entity):
+            continue
+        actions = frozenset().union(*(_IMPLIED[action] for action in grant.actions))
+        granted |= actions
+        if grant.entity:
+            for action in actions:
+                filters.setdefault(action, []).append(grant.row_filter)
+    # Among the entity rows one without a filter gives all rows.
+    limited = {a: tuple(sorted(set(f))) for a, f in filters.items() if all(f)}
+    return Rights(actions=frozenset(granted), row_filters=MappingProxyType(limited))
+
+
+def _reaches(grant: PermissionGrant, entity: Entity) -> bool:
+    if grant.domain not in (entity.domain, ALL_DOMAINS):
+        return False
+    if grant.entity:
+        return grant.entity == entity.folded
+    return entity.access.mode is not AccessMode.RESTRICTED
