@@ -120,7 +120,8 @@ class DataCheck:
     target_table: str | None = None  # None: the target is new and empty
     target_column: str | None = None
     target_values: tuple[Any, ...] = ()  # values that the target's seed will bring
-    fixed_count: int | None = None  # known without asking (NEEDS_DEFAULT: the rows)
+    fixed_count: int | None = None  # known without asking
+    masked: bool = False  # about a restricted column: samples name rows, never values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,8 @@ class Plan:
     notes: tuple[str, ...] = ()  # what a reviewer should know and nothing acts on
     entities_total: int = 0
     records: tuple[RecordedEntity, ...] = field(default=(), repr=False)  # as the flip leaves them
+    preparing: tuple[tuple[int, RecordedEntity], ...] = field(default=(), repr=False)
+    """Per number of a retype that fills a column: the record as its first prepare step writes it."""
     counters: Counters = field(default_factory=Counters, repr=False)
     remembered: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """(schema, relation) whose look the flip must record."""
