@@ -12,6 +12,15 @@ from mdm_gitops.errors import DefinitionError, Finding
 from mdm_gitops.model.repository import Definitions
 from mdm_gitops.source import read_folder, read_revision
 
+_SINGULAR = {
+    "domains": "domain",
+    "entities": "entity",
+    "permissions": "permission",
+    "webhooks": "webhook",
+    "seeds": "seed",
+    "rows": "row",
+}
+
 
 @click.command()
 @click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
@@ -31,7 +40,10 @@ def validate(ctx: click.Context, directory: Path, rev: str | None, as_json: bool
     if as_json:
         echo_json({"valid": True, "findings": [], "contains": _counts(definitions)})
     else:
-        counts = ", ".join(f"{n:,} {noun}" for noun, n in _counts(definitions).items())
+        counts = ", ".join(
+            f"{n:,} {_SINGULAR[noun] if n == 1 else noun}"
+            for noun, n in _counts(definitions).items()
+        )
         say(f"{click.style('valid:', fg='green')} {counts}")
 
 

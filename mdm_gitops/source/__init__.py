@@ -5,8 +5,12 @@ Nothing here touches a database, and nothing but ``source.git`` starts a program
 
 from __future__ import annotations
 
+from mdm_gitops.source.fmt import format_yaml
+from mdm_gitops.source.render import render_entity
 from mdm_gitops.source.repository import (
+    check_entity_in,
     folder_tree,
+    parse_entity,
     read_folder,
     read_revision,
     read_tree,
@@ -19,9 +23,13 @@ __all__ = [
     "FolderTree",
     "MappingTree",
     "Tree",
+    "check_entity_in",
     "folder_tree",
+    "format_yaml",
+    "parse_entity",
     "read_folder",
     "read_revision",
     "read_tree",
     "read_tree_leniently",
+    "render_entity",
 ]

@@ -48,10 +48,15 @@ def commit_of(root: Path) -> str | None:
     if not head:
         _git(root, "rev-parse", "--git-dir")  # says why, if git refuses the repository itself
         return None
-    changed = _git(
-        root, "status", "--porcelain", "-z", "--untracked-files=all", "--", *ROOT_FILES, *FOLDERS
-    )
-    return head.decode().strip() + (DIRTY if changed else "")
+    return head.decode().strip() + (DIRTY if _differs(root) else "")
+
+
+def _differs(root: Path) -> bool:
+    """Whether a definition file is not as in HEAD; a file that git ignores is read all the same."""
+    options = ("--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching")
+    listed = _git(root, "status", *options, "--", *ROOT_FILES, *FOLDERS)
+    paths = (os.fsdecode(row[3:]) for row in listed.split(b"\x00") if row)
+    return any(is_of_interest(path) and path.endswith((".yaml", ".json", "/")) for path in paths)
 
 
 def resolve_revision(repo: Path, revision: str) -> str:

@@ -73,6 +73,49 @@ def read_revision(
     return read_tree(GitTree(repo, commit), commit=commit, reserved_schemas=reserved_schemas)
 
 
+def parse_entity(
+    text: str | bytes,
+    path: str = "<body>",
+    *,
+    reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS,
+) -> Entity:
+    """Return the entity that *text* defines; what it refers to is not looked up.
+
+    Raises:
+        DefinitionError: with all findings; their locations name *path*.
+    """
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    document = YamlDocument(path, data)
+    entity = document.as_model(Entity, "entity")
+    problems = list(check_entity(entity, reserved_schemas=reserved_schemas))
+    if problems:
+        raise DefinitionError(findings_of(problems, document))
+    return entity
+
+
+def check_entity_in(
+    definitions: Definitions,
+    text: str | bytes,
+    path: str = "<body>",
+    *,
+    reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS,
+) -> Entity:
+    """Return the entity that *text* defines, if it fits among the others of *definitions*.
+
+    It takes the place of the entity of its name. Raises DefinitionError like ``parse_entity``.
+    """
+    entity = parse_entity(text, path, reserved_schemas=reserved_schemas)
+    entities = {**definitions.entities, entity.folded: entity}
+    domains = tuple(domain.name for domain in definitions.project.domains)
+    problems = list(check_between(entity, Known(entities=entities, domains=domains)))
+    others = check_all_entities(sorted(entities.values(), key=lambda each: each is entity))
+    problems += (problem for owner, problem in others if owner is entity)
+    if problems:
+        data = text.encode() if isinstance(text, str) else text
+        raise DefinitionError(findings_of(problems, YamlDocument(path, data)))
+    return entity
+
+
 def read_tree(
     files: Mapping[str, bytes] | Tree,
     *,
