@@ -11,6 +11,7 @@ Every class names the phase its statements belong to:
 ``enforce``  online: rules of tables that hold rows are built and proven without blocking writers
 ``seed``     rows of seed files, one transaction per group of entities that refer to each other
 ``link``     online: foreign keys of tables that hold rows, after the seeds they may point at
+``finish``   the entities that are complete are marked as deployed
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ class Phase(StrEnum):
     ENFORCE = "enforce"
     SEED = "seed"
     LINK = "link"
+    FINISH = "finish"
 
 
 class Step(IntEnum):
-    """The order inside the flip. Names are freed before they are taken."""
+    """The order inside the flip. Names are freed before they are taken, tables before columns
+    before rules: each later kind is found under the final name of what holds it."""
 
     DROP_VIEW = 1
     DROP_FOREIGN_KEY = 2
@@ -41,12 +44,18 @@ class Step(IntEnum):
     RENAME = 5  # a rename in a chain or a cycle first steps aside ...
     ARRIVE = 6  # ... and takes its new name here
     RESTORE = 7
-    CREATE = 8
-    ALTER = 9
-    ADD_RULE = 10
-    ADD_FOREIGN_KEY = 11
-    CREATE_VIEW = 12
-    METADATA = 13
+    COLUMN_ARCHIVE = 8
+    COLUMN_RENAME = 9
+    COLUMN_ARRIVE = 10
+    COLUMN_RESTORE = 11
+    RULE_RENAME = 12
+    RULE_ARRIVE = 13
+    CREATE = 14
+    ALTER = 15
+    ADD_RULE = 16
+    ADD_FOREIGN_KEY = 17
+    CREATE_VIEW = 18
+    METADATA = 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,13 +249,18 @@ class RetypeColumn(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class AbandonFilling(Change):
-    """A retype that was begun and is no longer wanted: the working column becomes an archive."""
+    """A retype that was begun and is no longer wanted: the working column becomes an archive.
+
+    All of it happens in the prepare phase, before any filling begins, because another retype of the
+    plan may need the name of *target*. *source*, where it is known, loses its castable check.
+    """
 
     kind: ClassVar[str] = "abandon-filling"
     column: str
     target: str
     archived_as: str
-    tables: tuple[str, ...]
+    tables: tuple[str, ...]  # names before the flip
+    source: str = ""
 
 
 # --- rules of the main table ----------------------------------------------------------------------
