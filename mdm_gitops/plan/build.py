@@ -388,6 +388,8 @@ class _Planner:
             restructured=work.moves.restructures,
         )
         work.changes += _definition_changes(work, desired)
+        if work.moves.restructures:
+            self.notes += _notes_on_dependents(work, self.facts)
         self.drift += self.views.take_drift()
         if not work.changes and work.record.state is EntityState.DEPLOYING:
             work.changes.append(FinishEntity(entity=work.name))
@@ -562,6 +564,15 @@ def _definition_changes(work: _Work, desired: DesiredEntity) -> Iterator[Change]
             fields=fields,
             widens_access=widens_access(record.definition, desired.entity, identities=identities),
         )
+
+
+def _notes_on_dependents(work: _Work, facts: Facts) -> Iterator[str]:
+    for table in work.live:
+        for view in facts.dependents.get(table, ()):
+            yield (
+                f"view {view}, which is not ours, reads {table}; PostgreSQL keeps it on the columns "
+                f"it was made for, also when they are renamed or archived"
+            )
 
 
 def _objects_aside(changes: list[Change]) -> list[Change]:

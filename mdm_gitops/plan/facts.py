@@ -33,7 +33,6 @@ class Facts:
     mismatched: frozenset[tuple[str, str]] = frozenset()  # not as recorded, or not recorded
     sizes: Mapping[str, TableSize] = field(default_factory=lambda: MappingProxyType({}))
     filled: frozenset[str] = frozenset()  # tables that hold at least one row
-    pending: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     grants: tuple[PermissionGrant, ...] = ()
     webhooks: Mapping[str, Webhook] = field(default_factory=lambda: MappingProxyType({}))
     project: Project | None = None
@@ -41,7 +40,6 @@ class Facts:
     """Entity (folded) -> hash of the seed file that was applied last."""
     counters: Counters = field(default_factory=Counters)
     live_fingerprint: str = ""
-    view_schemas: frozenset[str] = frozenset()  # schemas that exist, of those that views name
     dependents: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     """Table -> views of others that read it, as ``schema.name``."""
 

@@ -180,11 +180,8 @@ def _unique(
 
 
 def _default_of(table: str, column: str, changes: Sequence[Change]) -> object:
-    for change in changes:
-        if isinstance(change, AddColumn) and change.main_table == table:
-            if change.column.name == column:
-                return change.column.default
-    return None
+    added = (c for c in changes if isinstance(c, AddColumn) and c.main_table == table)
+    return next((c.column.default for c in added if c.column.name == column), None)
 
 
 def _reference(
