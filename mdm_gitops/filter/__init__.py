@@ -9,6 +9,7 @@ tells the language itself.
 from __future__ import annotations
 
 from mdm_gitops.filter.ast import Expr, FilterContext, Predicate
+from mdm_gitops.filter.check import type_check
 from mdm_gitops.filter.combine import conjunction, disjunction
 from mdm_gitops.filter.parser import parse, unparse
 from mdm_gitops.filter.typed import (
@@ -16,7 +17,6 @@ from mdm_gitops.filter.typed import (
     TypedFilter,
     columns_used,
     see_through,
-    type_check,
 )
 from mdm_gitops.model.entity import Entity
 from mdm_gitops.model.repository import Definitions

@@ -131,7 +131,7 @@ class _Compiler:
         vias = _unfollowed(expr, scope)
         if vias:
             return self._exists(expr, vias[0], scope)
-        if isinstance(expr, IsNull) and expr.column.via and expr.column.via not in scope.followed:
+        if isinstance(expr, IsNull) and not expr.negated and expr.column.via:
             present = IsNull(column=expr.column, negated=True)
             return exp.Not(this=self._exists(present, expr.column.via, scope))
         return self._condition(expr, scope)

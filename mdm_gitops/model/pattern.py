@@ -22,6 +22,7 @@ from mdm_gitops.model.pattern_parser import (
     PatternRefused,
     Repeat,
     Sequence,
+    can_be_empty,
     parse_pattern,
 )
 
@@ -33,6 +34,13 @@ MAX_MEMORY: Final = 8 << 20  # bytes that RE2 may use for one pattern
 MAX_WEIGHT: Final = 2_000  # steps of the automaton that PostgreSQL would build
 MAX_RENDERED: Final = 20_000  # characters of the pattern in PostgreSQL
 POSTGRES_MAX_REPEAT: Final = 255  # PostgreSQL manual, "Regular Expression Quantifiers"
+
+# What RE2 says of a pattern that we understand, and what to do about it.
+_SMALLER: Final = "use smaller counts, or + with maxLength"
+_RE2_REASONS: Final = {
+    "invalid repetition size": f"the counts in the pattern multiply to over 1000; {_SMALLER}",
+    "pattern too large - compile failed": f"the pattern takes too much memory; {_SMALLER}",
+}
 
 
 def why_refused(pattern: str) -> str | None:
@@ -74,7 +82,7 @@ def to_postgres(pattern: str) -> str:
     return rendered
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
 def _compiled(pattern: str) -> _Regexp:
     import re2
 
@@ -92,7 +100,7 @@ def _check_re2(pattern: str) -> None:
         _compiled(pattern)
     except re2.error as error:
         reason = error.args[0].decode(errors="replace")
-        raise PatternRefused(f"RE2 does not accept the pattern: {reason}") from None
+        raise PatternRefused(_RE2_REASONS.get(reason.partition(":")[0].strip(), reason)) from None
 
 
 def _check_weight(tree: Part) -> None:
@@ -100,7 +108,7 @@ def _check_weight(tree: Part) -> None:
     if weight > MAX_WEIGHT:
         raise PatternRefused(
             f"the counts in the pattern multiply to {weight} steps, at most {MAX_WEIGHT} are "
-            "allowed; use smaller counts, or + with maxLength"
+            f"allowed; {_SMALLER}"
         )
 
 
@@ -110,7 +118,8 @@ def _weight(part: Part) -> int:
         case Sequence(items=items) | Choice(items=items):
             return sum(map(_weight, items)) + 1
         case Repeat(item=item, least=least, most=most):
-            return _weight(item) * max(least if most is None else most, 1)
+            count = max(least if most is None else most, 1)
+            return _weight(item) * count * (count if can_be_empty(item) else 1)
         case _:
             return 1
 

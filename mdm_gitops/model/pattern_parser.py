@@ -17,6 +17,7 @@ from mdm_gitops.model.charset import CharSet
 
 MAX_DEPTH: Final = 32  # groups inside groups
 MAX_REPEAT: Final = 1_000  # RE2's own limit
+MAX_BOUNDARIES: Final = 8  # PostgreSQL's memory grows with their square
 
 
 class PatternRefused(ValueError):
@@ -67,7 +68,8 @@ EMPTY: Final = Sequence(())
 
 _CONTROLS: Final = {"a": 0x07, "f": 0x0C, "t": 0x09, "n": 0x0A, "r": 0x0D, "v": 0x0B}
 _CLASSES: Final = {"d": sets.DIGIT, "w": sets.WORD, "s": sets.SPACE}
-_COUNT: Final = re.compile(r"\{([0-9]{1,9})(?:(,)([0-9]{1,9})?)?\}")
+# With a leading zero RE2 takes the braces as text.
+_COUNT: Final = re.compile(r"\{(0|[1-9][0-9]{0,8})(?:(,)(0|[1-9][0-9]{0,8})?)?\}")
 _FLAGS: Final = re.compile(r"\?([imsU]*)(?:-([imsU]+))?([:)])")
 _NAMED: Final = re.compile(r"\?P?<[A-Za-z_][A-Za-z_0-9]*>")
 _HEX: Final = re.compile(r"x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,8})\})")
@@ -91,6 +93,7 @@ class _Parser:
         self._pattern = pattern
         self._at = 0
         self._depth = 0
+        self._boundaries = 0
         self._ignore_case = False
         self._dot_all = False
 
@@ -104,6 +107,8 @@ class _Parser:
         branches = [self._sequence()]
         while self._accept("|"):
             branches.append(self._sequence())
+        if all(branch == EMPTY for branch in branches):
+            return EMPTY
         return branches[0] if len(branches) == 1 else Choice(tuple(branches))
 
     def _sequence(self) -> Part:
@@ -121,8 +126,7 @@ class _Parser:
         self._accept("?")  # lazy or greedy: the same texts are covered
         if self._peek() in ("*", "+", "?") or _COUNT.match(self._pattern, self._at):
             self._refuse("two repetitions follow each other; put the first into ( )")
-        least, most = counts
-        return EMPTY if part == EMPTY or most == 0 else Repeat(part, least, most)
+        return _repeated(part, *counts)
 
     def _counts(self) -> tuple[int, int | None] | None:
         simple = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(self._peek())
@@ -214,12 +218,16 @@ class _Parser:
             )
         if rest.startswith("?P="):
             self._refuse("back-references are not possible; write the part again")
-        self._refuse(f"({rest[:3]} is no group; write ( ) or (?: ), and \\( for the character")
+        shown = rest[:3].partition(")")[0] + (")" if ")" in rest[:3] else "")
+        self._refuse(f"({shown} is no group; write ( ) or (?: ), and \\( for the character")
 
     def _escape(self) -> Part:
         following = self._pattern[self._at + 1 : self._at + 2]
         match following:
             case "b" | "B":
+                self._boundaries += 1
+                if self._boundaries > MAX_BOUNDARIES:
+                    self._refuse(f"there are more than {MAX_BOUNDARIES} \\b and \\B")
                 self._at += 2
                 return Boundary(negated=following == "B")
             case "A" | "z":
@@ -299,7 +307,7 @@ class _Parser:
             members.append(self._member())
         self._at += 1
         charset = sets.union(members)
-        charset = sets.complement(charset) if negated else charset
+        charset = sets.complement(charset) if negated else sets.storable(charset)
         if not charset:
             self._refuse(f"{self._pattern[start : self._at]} covers no character")
         return charset
@@ -347,8 +355,6 @@ class _Parser:
     def _class_character(self) -> int:
         if self._peek() == "\\":
             return self._escaped_character()
-        if self._at >= len(self._pattern):
-            self._refuse("a [ is not closed; write \\[ for the character")
         self._at += 1
         return ord(self._pattern[self._at - 1])
 
@@ -384,6 +390,10 @@ def _without_edges(part: Part, *, left: bool, right: bool) -> Part:
             return Choice(tuple(_without_edges(item, left=left, right=right) for item in items))
         case Repeat(item=item):
             _without_edges(item, left=False, right=False)
+            if _has_boundary(item):
+                raise PatternRefused(
+                    "\\b and \\B cannot be repeated; put them outside the repetition"
+                )
     return part
 
 
@@ -399,3 +409,53 @@ def _sequence_without_edges(items: tuple[Part, ...], *, left: bool, right: bool)
         for index, item in enumerate(remaining)
     ]
     return kept[0] if len(kept) == 1 else Sequence(tuple(kept))
+
+
+def _has_boundary(part: Part) -> bool:
+    match part:
+        case Boundary():
+            return True
+        case Sequence(items=items) | Choice(items=items):
+            return any(map(_has_boundary, items))
+        case Repeat(item=item):
+            return _has_boundary(item)
+        case _:
+            return False
+
+
+def _repeated(part: Part, least: int, most: int | None) -> Part:
+    """Repeat *part*; one that may be empty is rewritten, because automata grow large on it.
+
+    ``(x?){2,5}`` covers what ``x{0,5}`` covers.
+    """
+    if part == EMPTY or most == 0:
+        return EMPTY
+    if can_be_empty(part):
+        return Repeat(_not_empty(part), 0, most)
+    return Repeat(part, least, most)
+
+
+def can_be_empty(part: Part) -> bool:
+    match part:
+        case Chars():
+            return False
+        case Sequence(items=items):
+            return all(map(can_be_empty, items))
+        case Choice(items=items):
+            return any(map(can_be_empty, items))
+        case Repeat(item=item, least=least):
+            return least == 0 or can_be_empty(item)
+        case _:
+            return True
+
+
+def _not_empty(part: Part) -> Part:
+    """Return *part* without the empty text where that is simple, else as it is."""
+    match part:
+        case Repeat(item=item, least=0, most=most) if not can_be_empty(item):
+            return item if most == 1 else Repeat(item, 1, most)
+        case Choice(items=items):
+            kept = tuple(_not_empty(item) for item in items if item != EMPTY)
+            return kept[0] if len(kept) == 1 else Choice(kept)
+        case _:
+            return part
