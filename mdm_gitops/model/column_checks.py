@@ -135,6 +135,8 @@ def _check_limits(column: Column, at: Pointer) -> Iterator[Problem]:
 
 def _check_values(column: Column, at: Pointer) -> Iterator[Problem]:
     """Judge allowed values by all other rules, and the default by all rules."""
+    if column.default is None and not column.allowed_values:
+        return
     without_list = column.model_copy(update={"allowed_values": ()})
     judge = ValueJudge.of(without_list)
     seen: set[Any] = set()
@@ -217,5 +219,7 @@ def _why_too_precise(number: Decimal, precision: int, scale: int) -> str:
 
 def shown(raw: Any) -> str:
     """Return *raw* short enough for a sentence."""
+    if isinstance(raw, int) and raw.bit_length() > 200:
+        return "a number of many digits"
     text = repr(raw) if isinstance(raw, str) else str(to_json_value(raw))
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."

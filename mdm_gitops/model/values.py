@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -24,8 +24,11 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}\Z")
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\Z")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}\Z")
 _DATETIME: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ](?:[01][0-9]|2[0-3]):[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
     r"(?:[Zz]|[+-][0-9]{2}:?[0-9]{2})?\Z"
+)
+_GUID: Final = re.compile(
+    r"\{?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}\}?\Z", re.IGNORECASE
 )
 
 
@@ -101,7 +104,9 @@ def _whole_number(raw: Any, limits: tuple[int, int], name: str) -> int:
 
 def _is_whole(number: float | Decimal) -> bool:
     if isinstance(number, Decimal):
-        return number.is_finite() and abs(number) < 2**64 and number == number.to_integral_value()
+        return (
+            number.is_finite() and number.adjusted() < 20 and number == number.to_integral_value()
+        )
     return number.is_integer() and abs(number) < 2**53
 
 
@@ -116,17 +121,16 @@ def _long(raw: Any) -> int:
 def _decimal(raw: Any) -> Decimal:
     if isinstance(raw, bool) or not isinstance(raw, int | float | Decimal | str):
         raise NotOfType("is not a decimal number")
-    text = raw if isinstance(raw, str) else format(Decimal(str(raw)), "f") if _finite(raw) else ""
-    if not _DECIMAL.match(text):
+    if isinstance(raw, str) and not _DECIMAL.match(raw):
         raise NotOfType("is not a decimal number")
-    try:
-        number = Decimal(text)
-    except InvalidOperation:  # pragma: no cover - the pattern admits nothing that Decimal refuses
-        raise NotOfType("is not a decimal number") from None
-    exponent = int(number.as_tuple().exponent)
-    if len(number.as_tuple().digits) + abs(exponent) > MAX_DECIMAL_DIGITS:
+    number = Decimal(str(raw)) if isinstance(raw, float) else Decimal(raw)
+    if not number.is_finite():
+        raise NotOfType("is not a decimal number")
+    sign, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "finite"
+    if len(digits) + abs(exponent) > MAX_DECIMAL_DIGITS:  # before 1e999999999 is written out
         raise NotOfType(f"has more than {MAX_DECIMAL_DIGITS} digits")
-    return number if exponent <= 0 else number.quantize(Decimal(1))
+    return number if exponent <= 0 else Decimal((sign, digits + (0,) * exponent, 0))
 
 
 def _finite(raw: float | Decimal) -> bool:
@@ -173,12 +177,9 @@ def _datetime(raw: Any) -> datetime:
 def _guid(raw: Any) -> UUID:
     if isinstance(raw, UUID):
         return raw
-    try:
-        if not isinstance(raw, str) or len(raw) > 38:
-            raise ValueError
-        return UUID(raw)
-    except ValueError:
-        raise NotOfType("is not a GUID") from None
+    if not isinstance(raw, str) or not _GUID.match(raw):  # UUID itself also takes "+1_2..."
+        raise NotOfType("is not a GUID")
+    return UUID(raw)
 
 
 def _json(raw: Any) -> Any:
@@ -197,6 +198,7 @@ def _check_json(raw: Any, depth_left: int) -> None:
         case float() | Decimal():
             if not _finite(raw):
                 raise NotOfType("holds a number that JSON does not know")
+            _decimal(raw)
         case dict():
             for key, value in raw.items():
                 _text(key)
