@@ -20,6 +20,7 @@ import yaml
 
 from mdm_gitops.model import Action, Column, Entity, Permissions, Project, Webhooks
 from mdm_gitops.source import read_folder
+from mdm_gitops.source.fmt import format_yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -86,6 +87,12 @@ def test_definitions_have_the_shape_of_the_model(example: str) -> None:
 
 def _read(path: Path) -> Any:
     return yaml.safe_load(path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("example", example_names())
+def test_each_file_has_the_canonical_form(example: str) -> None:
+    for path in sorted((EXAMPLES / example).rglob("*.yaml")):
+        assert format_yaml(path.read_bytes(), path.name) == path.read_text("utf-8"), path.name
 
 
 @pytest.mark.parametrize("example", example_names())
