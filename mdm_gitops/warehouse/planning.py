@@ -1,0 +1,53 @@
+"""Make a plan against a live warehouse: read, compare, ask the rows, put together.
+
+Everything is read in one snapshot, so a plan never mixes two states. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from mdm_gitops.model import Definitions
+from mdm_gitops.plan.build import complete, draft
+from mdm_gitops.plan.changes import SeedCounts
+from mdm_gitops.plan.plan import Plan
+from mdm_gitops.plan.seeds import SeedQuestion
+from mdm_gitops.warehouse.catalog import read_facts
+from mdm_gitops.warehouse.checks import run_checks
+from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.seed_counts import count_seed
+
+
+async def make_plan(
+    conn: AsyncConnection[Any],
+    definitions: Definitions,
+    *,
+    schemas: Schemas,
+    target: Collection[str] = (),
+    statement_timeout_s: float = 300.0,
+) -> Plan:
+    """Return what would change if *definitions* were applied now; *target* limits it to entities.
+
+    *conn* must be in autocommit mode; *statement_timeout_s* bounds each question to the rows.
+    """
+    async with conn.transaction():
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        await conn.execute(f"SET LOCAL statement_timeout = {round(statement_timeout_s * 1000)}")
+        facts = await read_facts(conn, definitions, schemas=schemas)
+        drafted = draft(definitions, facts, target=target)
+        checks = [check for check, _ in drafted.checks]
+        results = await run_checks(conn, checks, schemas=schemas)
+        counts = await _seed_counts(conn, drafted.seed_questions, schemas)
+    return complete(drafted, results=results, seed_counts=counts)
+
+
+async def _seed_counts(
+    conn: AsyncConnection[Any], questions: Mapping[str, SeedQuestion], schemas: Schemas
+) -> dict[str, SeedCounts]:
+    return {
+        name: await count_seed(conn, question, schemas=schemas)
+        for name, question in questions.items()
+    }
