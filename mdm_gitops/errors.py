@@ -59,6 +59,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "MEDIA_TYPE_UNSUPPORTED": Kind(title="Media type is not supported", status=415),
         "AUTH_REQUIRED": Kind(title="Sign-in required", status=401),
         "ACCESS_DENIED": Kind(title="Access denied", status=403),
+        "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
+        "QUERY_TIMEOUT": Kind(title="Query took too long", status=503),
         "INTERNAL": Kind(title="Internal error", status=500),
     }
 )

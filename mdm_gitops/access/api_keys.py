@@ -18,7 +18,8 @@ from psycopg import AsyncConnection, errors, sql
 
 from mdm_gitops.access.principal import Principal, PrincipalKind
 from mdm_gitops.errors import SettingsError
-from mdm_gitops.warehouse.store import Schemas, StoreState
+from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.store import StoreState
 
 PREFIX: Final = "mdm_"
 BOOTSTRAP_NAME: Final = "bootstrap"

@@ -20,19 +20,12 @@ from psycopg import AsyncConnection, AsyncCursor, errors, sql
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.model import Action, Definitions, Entity, PermissionGrant, Project
 from mdm_gitops.plan.recorded import EntityState, RecordedEntity, from_document
+from mdm_gitops.warehouse.names import Schemas
 
 # States are told from this many deployments at most; older failures are no news.
 RECENT_DEPLOYMENTS: Final = 500
 _MAX_REMEMBERED: Final = 4_096
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schemas:
-    """The two schemas of a warehouse: the config store and the entities' tables."""
-
-    config: str = "mdm"
-    data: str = "mdm_data"
 
 
 @dataclass(frozen=True, kw_only=True)
