@@ -97,13 +97,20 @@ class _Source:
         layout = self._layout(self.root, outer_column=-1)
         footer = [comment.text for comment in self._alone]
         if isinstance(layout, Collection) and layout.entries:
-            header, layout.entries[0].head = _split_header(header)
+            header, above = _split_header(header)
+            layout.entries[0].head[:0] = above
             _sort_keys(layout, model)
         return print_layout(layout, header=_one_blank(header), footer=_one_blank(footer))
 
     def _take_until(self, line: int) -> list[str]:
         taken = [comment.text for comment in self._alone if comment.line < line]
         del self._alone[: len(taken)]
+        return taken
+
+    def _take_tails(self, line: int) -> list[str]:
+        taken = []
+        while self._tails and (first := next(iter(self._tails))) < line:
+            taken.append(self._tails.pop(first))
         return taken
 
     def _take_foot(self, node: Node, outer_column: int) -> list[str]:
@@ -152,13 +159,11 @@ class _Source:
     def _entry(self, key: ScalarNode | None, value: Node, parent: Node) -> Entry:
         start = value if key is None else key
         head = self._take_until(start.start.line)
+        beside = self._take_tails(value.start.line)  # of a key or dash whose value stands below it
         tail = ""
-        if (
-            key is not None
-            and not isinstance(value, ScalarNode)
-            and value.start.line > key.end.line
-        ):
-            tail = self._tails.pop(key.end.line, "")
+        if key is not None and not isinstance(value, ScalarNode) and not value.flow:
+            tail = beside.pop() if beside else ""
+        head += beside
         layout = self._layout(value, parent.start.column)
         one_line_end = isinstance(value, ScalarNode) or value.flow
         if one_line_end and not (parent.flow and value.end.line == parent.end.line):
@@ -168,7 +173,9 @@ class _Source:
 
     def _scalar(self, node: ScalarNode) -> Scalar:
         if node.style in ("|", ">"):
-            block = _raw_block(self.text[node.start.index : node.end.index])
+            raw = self.text[node.start.index : node.end.index]
+            # Without a line feed at the end of the file, | means what |- means.
+            block = _raw_block(raw) if raw.endswith("\n") else []
             return Scalar(value=node.value, block=block or block_of(node.value))
         if node.plain and node.start.line == node.end.line:
             return Scalar(value=node.value, plain=_plain_token(node))
