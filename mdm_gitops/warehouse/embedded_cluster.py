@@ -75,7 +75,7 @@ class Reach:
         if not LINUX:
             raise WarehouseError(
                 f"the user that PostgreSQL runs as cannot reach {path}",
-                hint=f"do not run as root, {USE_ANOTHER_SERVER}",
+                hint=f"do not run as root, or {USE_ANOTHER_SERVER}",
                 code="WAREHOUSE_UNUSABLE",
             )
         self.fds.append(os.open(path, os.O_RDONLY))
@@ -120,7 +120,7 @@ def server_user(home: Path) -> tuple[int, int] | None:
             return entry.pw_uid, entry.pw_gid
     raise WarehouseError(
         "PostgreSQL cannot run as root, and there is neither a user postgres nor nobody",
-        hint=f"run as an ordinary user, {USE_ANOTHER_SERVER}",
+        hint=f"run as an ordinary user, or {USE_ANOTHER_SERVER}",
         code="WAREHOUSE_UNUSABLE",
     )
 
@@ -255,27 +255,28 @@ class Postmaster:
 
 
 def stale_pid(data: Path) -> int | None:
-    """Return the pid in postmaster.pid if that process lives and is no PostgreSQL.
+    """Return the pid in postmaster.pid if that process lives and is not the one that wrote it.
 
-    After a reboot, and in each new container, small numbers come up again.
+    After a reboot, and in each new container, small numbers come up again; and where nobody reaps
+    processes, a dead postmaster keeps its number.
     """
     lines = _pid_file(data)
-    if not lines or not lines[0].isdigit():
+    if not lines or not lines[0].isdigit() or _works_in(int(lines[0]), data):
         return None
-    command = _command(lines[0])
-    return None if not command or "postgres" in command else int(lines[0])
+    return int(lines[0])
 
 
-def _command(pid: str) -> str:
+def _works_in(pid: int, data: Path) -> bool:
+    """Tell whether process *pid* can be the postmaster of *data*."""
     if LINUX:
         try:
-            return Path("/proc", pid, "comm").read_text().strip()
-        except OSError:
-            return ""
+            return Path("/proc", str(pid), "cwd").samefile(data)
+        except OSError:  # it is gone, or a zombie, or somebody else's
+            return False
     ps = subprocess.run(
-        ["ps", "-o", "comm=", "-p", pid], check=False, capture_output=True, text=True
+        ["ps", "-o", "stat=,comm=", "-p", str(pid)], check=False, capture_output=True, text=True
     )
-    return ps.stdout.strip()
+    return "postgres" in ps.stdout and not ps.stdout.startswith("Z")
 
 
 def stop_orphans(socket_dir: Path) -> None:
@@ -360,7 +361,9 @@ def _initdb_failed(stderr: str) -> WarehouseError:
     last = [line for line in stderr.splitlines() if "error:" in line] or stderr.splitlines()[-1:]
     reason = last[0].removeprefix("initdb: error: ") if last else "no reason given"
     unknown_user = "could not look up effective user" in reason
-    hint = f"give this user an entry in /etc/passwd, {USE_ANOTHER_SERVER}" if unknown_user else ""
+    hint = (
+        f"give this user an entry in /etc/passwd, or {USE_ANOTHER_SERVER}" if unknown_user else ""
+    )
     return WarehouseError(
         f"the data directory could not be created: {reason}", hint=hint, code="WAREHOUSE_UNUSABLE"
     )

@@ -75,7 +75,7 @@ class Task:
     @classmethod
     def from_json(cls, text: str) -> Task:
         raw = json.loads(text)
-        binaries = Binaries(root=Path(raw["root"]), major=raw["major"])
+        binaries = Binaries(bin_dir=Path(raw["bin_dir"]), major=raw["major"])
         return cls(home=Path(raw["home"]), binaries=binaries, port=raw["port"])
 
     def to_json(self) -> str:
@@ -83,7 +83,7 @@ class Task:
         return json.dumps(
             {
                 "home": str(self.home),
-                "root": str(binaries.root),
+                "bin_dir": str(binaries.bin_dir),
                 "major": binaries.major,
                 "port": self.port,
             }
@@ -144,6 +144,7 @@ class Supervisor:
 
     def start(self) -> None:
         """Bring PostgreSQL up and tell in server.json how to reach it."""
+        (self.home / "server.json").unlink(missing_ok=True)  # of a supervisor that was killed
         if self.cluster.user:
             self.home.chmod(0o711)  # its user passes through, and reads nothing
         credentials = self._credentials()
@@ -221,7 +222,7 @@ class Supervisor:
             else None,
             "application_password": credentials["application"],
             "major": self.cluster.binaries.major,
-            "bin": str(self.cluster.binaries.root / "bin"),
+            "bin_dir": str(self.cluster.binaries.bin_dir),
             "port": self.port if self.tcp else None,
         }
         write_private(self.home / "server.json", json.dumps(server))
