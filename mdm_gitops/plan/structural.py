@@ -1,0 +1,145 @@
+"""A plan between two sets of definitions, without a database: what a commit changes by itself.
+
+The older definitions are taken as deployed, exactly and with rows in every table, so each change
+shows what it would cost at its worst; how many rows break a rule is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from mdm_gitops.model import Definitions
+from mdm_gitops.plan.build import complete, draft
+from mdm_gitops.plan.changes import SeedCounts
+from mdm_gitops.plan.desired import DesiredEntity, desired_entities
+from mdm_gitops.plan.facts import Facts
+from mdm_gitops.plan.hazards import TableSize
+from mdm_gitops.plan.live import LiveRelation
+from mdm_gitops.plan.moves import created
+from mdm_gitops.plan.physical import Table, View, to_plain
+from mdm_gitops.plan.plan import CheckResult, Plan
+from mdm_gitops.plan.recorded import Counters, EntityState, RecordedEntity
+
+_SOME_ROWS = TableSize(rows=1, size_bytes=0)
+
+
+def structural_plan(old: Definitions, new: Definitions, *, data_schema: str = "mdm_data") -> Plan:
+    """Return what changes from *old* to *new*."""
+    facts = deployed(old, data_schema=data_schema)
+    drafted = draft(new, facts)
+    unknown = [CheckResult(check=check, violations=0) for check, _ in drafted.checks]
+    counts = {name: _seed_difference(old, new, name) for name in drafted.seed_questions}
+    return complete(drafted, results=unknown, seed_counts=counts)
+
+
+def deployed(definitions: Definitions, *, data_schema: str) -> Facts:
+    """Return the facts of a warehouse in which *definitions* have just been deployed."""
+    desired = desired_entities(definitions)
+    relations: dict[tuple[str, str], LiveRelation] = {}
+    for entity in desired.values():
+        relations.update(_relations(entity, data_schema))
+    tables = [name for schema, name in relations if schema == data_schema]
+    return Facts(
+        data_schema=data_schema,
+        records=tuple(
+            _deployed_record(entity, number) for number, entity in enumerate(desired.values(), 1)
+        ),
+        relations=MappingProxyType(relations),
+        sizes=MappingProxyType(dict.fromkeys(tables, _SOME_ROWS)),
+        filled=frozenset(tables),
+        grants=definitions.grants,
+        webhooks=definitions.webhook_by_name,
+        project=definitions.project,
+        seeds=MappingProxyType({n: s.content_hash for n, s in definitions.seeds.items()}),
+        counters=Counters(entity=len(desired)),
+        live_fingerprint=definitions.content_hash[:16],
+    )
+
+
+def _deployed_record(entity: DesiredEntity, number: int) -> RecordedEntity:
+    return replace(created(entity, entity_id=number), state=EntityState.DEPLOYED)
+
+
+def _relations(entity: DesiredEntity, data_schema: str) -> Mapping[tuple[str, str], LiveRelation]:
+    relations = {}
+    for table in entity.physical.tables.values():
+        objects = _table_objects(table, data_schema)
+        relations[data_schema, table.name] = LiveRelation(
+            schema=data_schema, name=table.name, kind="r", objects=objects, recorded=objects
+        )
+    for view in entity.physical.views:
+        text = _view_objects(view)
+        relations[view.key] = LiveRelation(
+            schema=view.schema, name=view.name, kind="v", objects=text, recorded=text
+        )
+    return relations
+
+
+def _table_objects(table: Table, schema: str) -> Mapping[str, Any]:
+    """Describe *table* as the store's function would; expressions only have to equal themselves."""
+    constraints: dict[str, Any] = {
+        table.primary_key_name: {"kind": "p", "columns": list(table.primary_key)}
+    }
+    for check in table.checks:
+        definition = repr((check.rule, check.argument))
+        constraints[check.name] = {
+            "kind": "c",
+            "columns": [check.column],
+            "validated": True,
+            "definition": definition,
+        }
+    for key in table.foreign_keys:
+        constraints[key.name] = {
+            "kind": "f",
+            "columns": [key.column],
+            "validated": True,
+            "deferrable": True,
+            "deferred": False,
+            "actions": "aas",
+            "target_schema": schema,
+            "target_table": key.target_table,
+            "target_columns": [key.target_column],
+        }
+    return {
+        "columns": {
+            column.name: {
+                "type": column.type,
+                "not_null": column.not_null,
+                "default": None if column.default is None else str(to_plain(column.default)),
+            }
+            for column in table.columns.values()
+        },
+        "constraints": constraints,
+        "indexes": {
+            index.name: {
+                "unique": index.unique,
+                "valid": True,
+                "plain": True,
+                "columns": list(index.columns),
+            }
+            for index in table.indexes
+        },
+        "triggers": {},
+    }
+
+
+def _view_objects(view: View) -> Mapping[str, Any]:
+    return {"view": repr(view)}
+
+
+def _seed_difference(old: Definitions, new: Definitions, name: str) -> SeedCounts:
+    """Compare two seed files row by row; rows are the same when all that they say is the same."""
+    before = old.seeds.get(name)
+    entity = new.entities[name]
+    keys = [entity.column_by_name[key.lower()].name for key in entity.key_columns]
+    known = {tuple(row.get(k) for k in keys): dict(row) for row in before.rows} if before else {}
+    inserted = updated = unchanged = 0
+    for row in new.seeds[name].rows:
+        was = known.get(tuple(row.get(key) for key in keys))
+        inserted += was is None
+        updated += was is not None and was != dict(row)
+        unchanged += was == dict(row)
+    return SeedCounts(inserted=inserted, updated=updated, unchanged=unchanged)
