@@ -503,6 +503,7 @@ class ApplySeed(Change):
     mode: SeedMode
     table: str
     history_table: str | None
+    user_columns: tuple[str, ...]  # all of the table's, for the versions that go into the history
     key_columns: tuple[str, ...]
     columns: tuple[PhysicalColumn, ...]  # those that the file gives, by physical name
     counts: SeedCounts

@@ -1,0 +1,212 @@
+"""Rows of a seed file as statements: what differs is updated, what is absent is inserted.
+
+One statement does both for a piece of the file and writes the versions it replaces into the
+history first. Rows that the file does not name are never touched. The rows come as one JSON text,
+so a statement has few parts however many rows it carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlglot import exp
+
+from mdm_gitops.model import DataType, SeedMode, coerce, fold
+from mdm_gitops.model.values import to_json_value
+from mdm_gitops.plan.changes import ApplySeed, Phase
+from mdm_gitops.plan.physical import ROW_COLUMNS, PhysicalColumn
+from mdm_gitops.plan.plan import Lock
+from mdm_gitops.warehouse.ddl import trees
+from mdm_gitops.warehouse.ddl.metadata import seeded
+from mdm_gitops.warehouse.ddl.nodes import DEFER_CONSTRAINTS
+from mdm_gitops.warehouse.ddl.statement import Statement
+from mdm_gitops.warehouse.ddl.trees import Tree, column, identifier, render, template, text
+from mdm_gitops.warehouse.names import Schemas
+
+SEED_PRINCIPAL: Final = "system:seed"
+ROWS_PER_STATEMENT: Final = 5_000
+
+_DATA_TYPE: Final[Mapping[str, DataType]] = MappingProxyType(
+    {
+        "text": DataType.TEXT,
+        "integer": DataType.INT,
+        "bigint": DataType.LONG,
+        "numeric": DataType.DECIMAL,
+        "boolean": DataType.BOOL,
+        "date": DataType.DATE,
+        "timestamp with time zone": DataType.DATETIME,
+        "uuid": DataType.GUID,
+        "jsonb": DataType.JSON,
+    }
+)
+# Aliases inside the statement: rows of the file, rows of the table, rows about to change.
+_GIVEN, _ROW, _BEFORE = "given", "present", "before"
+
+
+def apply_seed(change: ApplySeed, schemas: Schemas) -> Iterator[Statement]:
+    group = f"seed {change.group}"
+    rows = [_row_text(row, change.columns) for row in change.seed.rows]
+    if rows:
+        # Rows may refer to rows that come later, in this file or in another of the group.
+        yield _statement(DEFER_CONSTRAINTS, "prove references at the end", change, group)
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        piece = rows[start : start + ROWS_PER_STATEMENT]
+        last = start + len(piece)
+        title = f"seed {change.table}, rows {start + 1} to {last} of {len(rows)}"
+        yield _statement(_upsert_sql(change, piece, schemas), title, change, group)
+    noted = seeded(change.entity, change.seed.content_hash, schemas)
+    yield _statement(noted.sql, noted.title, change, group)
+
+
+def _statement(sql: str, title: str, change: ApplySeed, group: str) -> Statement:
+    lock = Lock.ROW_EXCLUSIVE
+    return Statement(phase=Phase.SEED, sql=sql, title=title, lock=lock, group=group)
+
+
+def _row_text(row: Mapping[str, Any], columns: tuple[PhysicalColumn, ...]) -> str:
+    """Return one row as JSON by physical names; what it lacks is the column's default or null."""
+    given = {fold(name): value for name, value in row.items()}
+    members = []
+    for wanted in columns:
+        value = wanted.default
+        if wanted.name in given:
+            base = "numeric" if wanted.type.startswith("numeric") else wanted.type
+            value = coerce(_DATA_TYPE[base], given[wanted.name])
+        # Outside of jsonb as text, which PostgreSQL reads by the column's own type: exact.
+        written = value if wanted.type == "jsonb" else to_json_value(value)
+        members.append(f"{trees.json_text(wanted.name)}:{trees.json_text(written)}")
+    return "{" + ",".join(members) + "}"
+
+
+def _upsert_sql(change: ApplySeed, rows: list[str], schemas: Schemas) -> str:
+    names = [each.name for each in change.columns]
+    inserted: dict[str, Tree] = {
+        "_sys_id": _call(schemas, "uuid_v7"),
+        **{name: column(name, of=_GIVEN) for name in names},
+        "_sys_version": trees.number(1),
+        "_sys_created_at": exp.CurrentTimestamp(),
+        "_sys_created_by": text(SEED_PRINCIPAL),
+        "_sys_last_modified_at": exp.CurrentTimestamp(),
+        "_sys_last_modified_by": text(SEED_PRINCIPAL),
+        "_sys_is_deleted": exp.Boolean(this=False),
+    }
+    insert = exp.Insert(
+        this=_into(schemas, change.table, inserted),
+        expression=exp.select(*inserted.values()).from_(_GIVEN),
+        conflict=exp.OnConflict(
+            conflict_keys=[trees.ascending(column(name)) for name in change.key_columns],
+            action=exp.Var(this="DO NOTHING"),
+        ),
+    )
+    parts: list[tuple[str, Tree]] = [(_GIVEN, _given(change, rows))]
+    if change.mode is not SeedMode.CREATE:
+        parts.append((_BEFORE, _before(change, schemas)))
+        if change.history_table:
+            parts.append(("kept", _keep(change, change.history_table, schemas)))
+        parts.append(("updated", _update(change, schemas)))
+    insert.set("with_", exp.With(expressions=[_common(name, tree) for name, tree in parts]))
+    return render(insert)
+
+
+def _common(name: str, tree: Tree) -> exp.CTE:
+    return exp.CTE(this=tree, alias=exp.TableAlias(this=exp.to_identifier(name)))
+
+
+def _call(schemas: Schemas, function: str) -> Tree:
+    call = exp.Anonymous(this=identifier(function))
+    return exp.Dot(this=identifier(schemas.config), expression=call)
+
+
+def _into(schemas: Schemas, table: str, values: Mapping[str, Tree]) -> exp.Schema:
+    names = [identifier(name) for name in values]
+    return exp.Schema(this=trees.table(schemas.data, table), expressions=names)
+
+
+def _given(change: ApplySeed, rows: list[str]) -> Tree:
+    """Return the rows of the file as a query."""
+    typed = [
+        exp.ColumnDef(this=identifier(each.name), kind=trees.data_type(each.type))
+        for each in change.columns
+    ]
+    document = trees.cast(text("[" + ",\n".join(rows) + "]"), "jsonb")
+    source = exp.Table(
+        this=exp.Anonymous(this="JSONB_TO_RECORDSET", expressions=[document]),
+        alias=exp.TableAlias(this=exp.to_identifier("r"), columns=typed),
+    )
+    return exp.select("*").from_(source)
+
+
+def _before(change: ApplySeed, schemas: Schemas) -> Tree:
+    """Return the rows that will change, locked, so that nobody changes them meanwhile."""
+    same_key = [
+        exp.EQ(this=column(name, of=_ROW), expression=column(name, of=_GIVEN))
+        for name in change.key_columns
+    ]
+    query = (
+        exp.select(exp.Column(this=exp.Star(), table=exp.to_identifier(_ROW)))
+        .from_(trees.table(schemas.data, change.table, alias=_ROW))
+        .join(exp.to_table(_GIVEN), on=trees.both(same_key))
+        .where(_differs(change))
+    )
+    if change.mode is SeedMode.UPSERT:
+        by = column("_sys_last_modified_by", of=_ROW)
+        query = query.where(exp.EQ(this=by, expression=text(SEED_PRINCIPAL)))
+    query.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(_ROW)])])
+    return query
+
+
+def _differs(change: ApplySeed) -> Tree:
+    deleted = column("_sys_is_deleted", of=_ROW)
+    names = _changeable(change)
+    if not names:
+        return deleted
+    old = trees.row([column(name, of=_ROW) for name in names])
+    new = trees.row([column(name, of=_GIVEN) for name in names])
+    return template(":old IS DISTINCT FROM :new OR :deleted", old=old, new=new, deleted=deleted)
+
+
+def _changeable(change: ApplySeed) -> list[str]:
+    return [each.name for each in change.columns if each.name not in change.key_columns]
+
+
+def _keep(change: ApplySeed, history: str, schemas: Schemas) -> Tree:
+    """Close the present version of each row that will change."""
+    names = ["_sys_id", *change.user_columns, *(each.name for each in ROW_COLUMNS)]
+    values: dict[str, Tree] = {name: column(name, of=_BEFORE) for name in names}
+    values |= {
+        "_sys_valid_from": column("_sys_last_modified_at", of=_BEFORE),
+        "_sys_valid_to": exp.CurrentTimestamp(),
+        "_sys_action": template(
+            "CASE WHEN :deleted THEN 'data_restored' ELSE 'data_updated' END",
+            deleted=column("_sys_is_deleted", of=_BEFORE),
+        ),
+    }
+    query = exp.select(*values.values()).from_(_BEFORE)
+    return exp.Insert(this=_into(schemas, history, values), expression=query)
+
+
+def _update(change: ApplySeed, schemas: Schemas) -> Tree:
+    version = template(":version + 1", version=column("_sys_version", of=_ROW))
+    values: dict[str, Tree] = {
+        **{name: column(name, of=_GIVEN) for name in _changeable(change)},
+        "_sys_version": version,
+        "_sys_last_modified_at": exp.CurrentTimestamp(),
+        "_sys_last_modified_by": text(SEED_PRINCIPAL),
+        "_sys_is_deleted": exp.Boolean(this=False),
+        "_sys_deleted_at": exp.Null(),
+    }
+    same_row = exp.EQ(this=column("_sys_id", of=_ROW), expression=column("_sys_id", of=_BEFORE))
+    same_key = [
+        exp.EQ(this=column(name, of=_GIVEN), expression=column(name, of=_BEFORE))
+        for name in change.key_columns
+    ]
+    source = exp.to_table(_BEFORE)
+    source.set("joins", [exp.Join(this=exp.to_table(_GIVEN), on=trees.both(same_key))])
+    return exp.Update(
+        this=trees.table(schemas.data, change.table, alias=_ROW),
+        expressions=[exp.EQ(this=column(n), expression=v) for n, v in values.items()],
+        from_=exp.From(this=source),
+        where=exp.Where(this=same_row),
+    )

@@ -1,0 +1,164 @@
+"""Small builders for sqlglot trees, and the one way from a tree to text.
+
+A tree cannot be injected into, and sqlglot quotes every identifier on its way out. Some of its
+forms print wrongly without an error, so ``render`` reads its own output back and compares.
+
+``template`` is for expressions: a constant text with ``:name`` places that are filled with trees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlglot import ErrorLevel, exp, parse_one
+
+from mdm_gitops.model.values import to_json_value
+
+DIALECT: Final = "postgres"
+Tree = exp.Expr
+# What may stand inside another expression without parentheses.
+_ATOMS: Final = (
+    exp.Boolean,
+    exp.Column,
+    exp.Func,
+    exp.Literal,
+    exp.Null,
+    exp.Paren,
+    exp.Subquery,
+    exp.Tuple,
+)
+
+
+def identifier(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def quoted(*names: str) -> str:
+    """Return the dotted and quoted name, for the few statements that sqlglot does not know."""
+    return ".".join(identifier(name).sql(dialect=DIALECT) for name in names)
+
+
+def table(schema: str, name: str, *, alias: str = "") -> exp.Table:
+    found = exp.table_(name, db=schema, quoted=True)
+    if alias:
+        found.set("alias", exp.TableAlias(this=exp.to_identifier(alias)))
+    return found
+
+
+def column(name: str, *, of: str = "") -> exp.Column:
+    """Return the quoted column; *of* is an alias of ours, which needs no quotes."""
+    return exp.Column(this=identifier(name), table=exp.to_identifier(of) if of else None)
+
+
+@lru_cache(maxsize=256)
+def _data_type(type_: str) -> exp.DataType:
+    return exp.DataType.build(type_, dialect=DIALECT)
+
+
+def data_type(type_: str) -> exp.DataType:
+    return _data_type(type_).copy()
+
+
+def cast(tree: Tree, type_: str) -> exp.Cast:
+    return exp.Cast(this=tree, to=data_type(type_))
+
+
+def ascending(tree: Tree) -> exp.Ordered:
+    return exp.Ordered(this=tree, nulls_first=False)  # sqlglot would write NULLS LAST
+
+
+def text(value: str) -> exp.Literal:
+    return exp.Literal.string(value)
+
+
+def number(value: int | Decimal) -> Tree:
+    # Neither str() nor abs(): the one may write an exponent, the other rounds to 28 digits.
+    digits = format(Decimal(value), "f")
+    literal = exp.Literal.number(digits.removeprefix("-"))
+    return exp.Neg(this=literal) if digits.startswith("-") else literal
+
+
+def literal(value: Any, type_: str) -> Tree:
+    """Return *value*, as ``model.values.coerce`` gives it, as a constant of the physical type."""
+    if type_ == "jsonb":
+        return cast(text(json_text(value)), type_)
+    match value:
+        case bool():
+            return exp.Boolean(this=value)
+        case int() | Decimal():
+            return number(value)
+        case str():
+            return text(value)
+        case _:
+            return cast(text(to_json_value(value)), type_)
+
+
+def json_text(value: Any) -> str:
+    """Return *value* as JSON; decimal numbers keep every digit."""
+    match value:
+        case Decimal():
+            return format(value, "f")
+        case dict():
+            members = (f"{json_text(key)}:{json_text(item)}" for key, item in value.items())
+            return "{" + ",".join(members) + "}"
+        case list() | tuple():
+            return "[" + ",".join(json_text(item) for item in value) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False, default=to_json_value)
+
+
+def text_array(values: Iterable[str]) -> Tree:
+    return cast(exp.Array(expressions=[text(value) for value in values]), "text[]")
+
+
+def jsonb(document: Any) -> Tree:
+    return literal(document, "jsonb")
+
+
+@lru_cache(maxsize=512)
+def _parsed(source: str) -> Tree:
+    return parse_one(source, dialect=DIALECT)
+
+
+def template(source: str, /, **places: Tree) -> Tree:
+    """Return the expression *source* with each ``:name`` replaced by the tree of that name."""
+
+    def fill(node: Tree) -> Tree:
+        if not isinstance(node, exp.Placeholder):
+            return node
+        place = places[node.name].copy()
+        return place if _is_atom(place) else exp.Paren(this=place)
+
+    return _parsed(source).transform(fill)
+
+
+def _is_atom(tree: Tree) -> bool:
+    # Some operators are functions to sqlglot (AND, ~), but print between their operands.
+    return isinstance(tree, _ATOMS) and not isinstance(tree, exp.Binary)
+
+
+def row(trees: Sequence[Tree]) -> Tree:
+    """Return the trees as one value that can be compared; one alone needs no row around it."""
+    return trees[0] if len(trees) == 1 else exp.Tuple(expressions=list(trees))
+
+
+def both(trees: Sequence[Tree]) -> Tree:
+    """Return the conjunction, of at least one condition."""
+    return exp.and_(*trees, copy=False)
+
+
+def render(tree: Tree) -> str:
+    """Return the SQL of *tree*, having read it back.
+
+    sqlglot's own verdict on what a dialect supports is ignored: it warns of forms that it prints
+    well and is silent about others that it mangles.
+    """
+    sql = tree.sql(dialect=DIALECT, unsupported_level=ErrorLevel.IGNORE, comments=False)
+    again = parse_one(sql, dialect=DIALECT)
+    if isinstance(again, exp.Command) or again != tree:
+        raise RuntimeError(f"sqlglot lost part of the statement: {sql}")
+    return sql
