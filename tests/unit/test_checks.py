@@ -1,0 +1,564 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdm_gitops.model import Entity
+from mdm_gitops.model.access import Permissions, Webhooks
+from mdm_gitops.model.access_checks import (
+    check_permissions,
+    check_project,
+    check_webhooks,
+    why_not_principal,
+    why_not_url,
+)
+from mdm_gitops.model.checks import check_all_entities, check_between, check_entity
+from mdm_gitops.model.known import Known
+from mdm_gitops.model.problem import Problem
+from mdm_gitops.model.project import Project
+from mdm_gitops.model.seed_checks import check_names, check_rows, normalise_names
+from mdm_gitops.source.documents import json_pointer
+
+CODE = {"name": "code", "dataType": "string", "nullable": False}
+
+
+def entity_of(*columns: dict[str, Any], **more: Any) -> Entity:
+    return Entity.model_validate({"name": "e", "domain": "d", "columns": list(columns)} | more)
+
+
+def found(problems: Any) -> list[tuple[str, str]]:
+    return [(json_pointer(problem.pointer), problem.rule) for problem in problems]
+
+
+def text_of(problems: Any) -> str:
+    return "\n".join(f"{p.message} | {p.hint}" for p in problems)
+
+
+def test_a_sound_entity_has_no_problems() -> None:
+    entity = entity_of(
+        CODE | {"maxLength": 3, "pattern": "[A-Z]+", "allowedValues": ["AB", "C"], "default": "C"},
+        {"name": "n", "dataType": "int", "minValue": 1, "maxValue": 1, "default": 1},
+        {"name": "amount", "dataType": "decimal", "precision": 5, "scale": 2, "default": 999.99},
+        {"name": "day", "dataType": "date", "minValue": "2020-01-01", "default": "2020-01-01"},
+        {"name": "data", "dataType": "json", "default": "x"},
+        {"name": "a", "dataType": "text", "renamedFrom": "n"},
+        keyColumns=["CODE"],
+        sortColumns=[{"column": "n"}],
+        displayRefColumn="code",
+        uniqueConstraints=[{"name": "u", "columns": ["n", "amount"]}],
+        similarity={"columns": [{"name": "code"}, {"name": "n", "matchMode": "number"}]},
+        consumption={"views": [{"schema": "public", "name": "v", "columns": ["code", "data"]}]},
+    )
+    assert list(check_entity(entity)) == []
+
+
+@pytest.mark.parametrize(
+    ("column", "pointer", "rule", "says"),
+    [
+        ({"name": "_x"}, "name", "bad-name", "kept for system columns"),
+        ({"name": "a__b"}, "name", "bad-name", "kept for the tables"),
+        ({"name": "x" * 49}, "name", "bad-name", "49 characters"),
+        ({"name": 'x"; drop'}, "name", "bad-name", "may hold only"),
+        ({"name": "naïve"}, "name", "bad-name", "may hold only"),
+        ({"name": "xMin"}, "name", "bad-name", "PostgreSQL keeps"),
+        ({"name": "x\n"}, "name", "bad-name", "may hold only"),
+        ({"renamedFrom": "C"}, "renamedFrom", "renamed-from-itself", "from itself"),
+        ({"renamedFrom": "a b"}, "renamedFrom", "bad-name", "may hold only"),
+        ({"dataType": "int", "maxLength": 3}, "maxLength", "rule-not-for-type", "string and text"),
+        ({"dataType": "int", "pattern": "x"}, "pattern", "rule-not-for-type", "string and text"),
+        ({"dataType": "int", "precision": 3}, "precision", "rule-not-for-type", "for decimal"),
+        ({"scale": 3}, "scale", "rule-not-for-type", "for decimal"),
+        ({"minValue": 3}, "minValue", "rule-not-for-type", "column 'c' is string"),
+        ({"dataType": "bool", "maxValue": 3}, "maxValue", "rule-not-for-type", "numbers"),
+        (
+            {"dataType": "json", "allowedValues": ["a"]},
+            "allowedValues",
+            "rule-not-for-type",
+            "json",
+        ),
+        ({"dataType": "json", "unique": True}, "unique", "not-for-json", "unique"),
+        ({"dataType": "json", "reference": {"entity": "x"}}, "reference", "not-for-json", "json"),
+        ({"dataType": "decimal", "scale": 1}, "scale", "scale-without-precision", "no precision"),
+        (
+            {"dataType": "decimal", "precision": 2, "scale": 3},
+            "scale",
+            "scale-above-precision",
+            "scale 3 is above precision 2",
+        ),
+        ({"pattern": "("}, "pattern", "bad-pattern", "pattern "),
+        ({"dataType": "int", "minValue": "x"}, "minValue", "not-of-type", "'x' is not an int"),
+        ({"dataType": "date", "maxValue": 5}, "maxValue", "not-of-type", "is not a date"),
+        ({"dataType": "int", "minValue": 2, "maxValue": 1}, "minValue", "min-above-max", "above"),
+        (
+            {"dataType": "date", "minValue": "2024-01-02", "maxValue": "2024-01-01"},
+            "minValue",
+            "min-above-max",
+            "above",
+        ),
+        ({"default": 5}, "default", "bad-default", "put it in quotes"),
+        ({"dataType": "bool", "default": "yes"}, "default", "bad-default", "neither true nor"),
+        ({"default": "abc", "maxLength": 2}, "default", "bad-default", "at most 2 fit"),
+        ({"default": "a1", "pattern": "[a-z]+"}, "default", "bad-default", "does not match"),
+        ({"default": "c", "allowedValues": ["a", "b"]}, "default", "bad-default", "not one of"),
+        ({"dataType": "int", "default": 0, "minValue": 1}, "default", "bad-default", "below"),
+        ({"dataType": "int", "default": 2, "maxValue": 1}, "default", "bad-default", "above"),
+        (
+            {"dataType": "decimal", "precision": 3, "scale": 1, "default": 1.25},
+            "default",
+            "bad-default",
+            "more than 1 digits after",
+        ),
+        (
+            {"dataType": "decimal", "precision": 3, "scale": 1, "default": 100},
+            "default",
+            "bad-default",
+            "more than 2 digits before",
+        ),
+        ({"allowedValues": ["a", 1]}, "allowedValues/1", "bad-allowed-value", "not text"),
+        ({"allowedValues": ["a", "a"]}, "allowedValues/1", "bad-allowed-value", "twice"),
+        (
+            {"dataType": "decimal", "allowedValues": [1, "1.0"]},
+            "allowedValues/1",
+            "bad-allowed-value",
+            "twice",
+        ),
+        ({"allowedValues": ["abc"], "maxLength": 2}, "allowedValues/0", "bad-allowed-value", "fit"),
+    ],
+)
+def test_rules_of_a_column(column: dict[str, Any], pointer: str, rule: str, says: str) -> None:
+    problems = list(check_entity(entity_of({"name": "c", "dataType": "string"} | column)))
+    assert found(problems) == [(f"/columns/0/{pointer}", rule)]
+    assert says in text_of(problems)
+
+
+@pytest.mark.parametrize(
+    ("value", "precision", "scale"), [("100", 3, 0), ("1e2", 3, 0), ("0.10", 3, 1), ("0", 1, 1)]
+)
+def test_a_decimal_fits_by_its_value_not_by_how_it_is_written(
+    value: str, precision: int, scale: int
+) -> None:
+    column = {"name": "c", "dataType": "decimal", "precision": precision, "scale": scale}
+    assert list(check_entity(entity_of(column | {"default": value}))) == []
+
+
+A, B, J = (
+    {"name": "a", "dataType": "string", "nullable": False},
+    {"name": "b", "dataType": "int"},
+    {"name": "j", "dataType": "json"},
+)
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer", "rule", "says"),
+    [
+        ({"name": "summary"}, "/name", "bad-name", "path of the API"),
+        ({"name": "_e"}, "/name", "bad-name", "kept for system"),
+        ({"name": 'x"; drop table'}, "/name", "bad-name", "may hold only"),
+        ({"renamedFrom": "E"}, "/renamedFrom", "renamed-from-itself", "from itself"),
+        ({"version": "1.0"}, "/version", "bad-version", "1.0.0"),
+        ({"aliases": ["x", "X"]}, "/aliases/1", "duplicate-name", "twice"),
+        ({"keyColumns": ["A", "x"]}, "/keyColumns/1", "unknown-column", "no column 'x'"),
+        ({"keyColumns": ["a", "a"]}, "/keyColumns/1", "duplicate-name", "twice"),
+        ({"keyColumns": ["b"]}, "/keyColumns/0", "nullable-key", "nullable: false"),
+        ({"sortColumns": [{"column": "x"}]}, "/sortColumns/0/column", "unknown-column", "'x'"),
+        ({"sortColumns": [{"column": "j"}]}, "/sortColumns/0/column", "not-for-json", "json"),
+        ({"displayRefColumn": "aa"}, "/displayRefColumn", "unknown-column", "did you mean 'a'"),
+        ({"displayRefColumn": "j"}, "/displayRefColumn", "not-for-json", "json"),
+        (
+            {"uniqueConstraints": [{"name": "u", "columns": ["a", "x"]}]},
+            "/uniqueConstraints/0/columns/1",
+            "unknown-column",
+            "'x'",
+        ),
+        (
+            {"uniqueConstraints": [{"name": "u-u", "columns": ["a"]}]},
+            "/uniqueConstraints/0/name",
+            "bad-name",
+            "may hold only",
+        ),
+        (
+            {
+                "uniqueConstraints": [
+                    {"name": "u", "columns": ["a"]},
+                    {"name": "U", "columns": ["b"]},
+                ]
+            },
+            "/uniqueConstraints/1/name",
+            "duplicate-name",
+            "twice",
+        ),
+        (
+            {
+                "uniqueConstraints": [
+                    {"name": "u", "columns": ["a", "b"]},
+                    {"name": "v", "columns": ["B", "A"]},
+                ]
+            },
+            "/uniqueConstraints/1/columns",
+            "duplicate-unique",
+            "same columns",
+        ),
+        ({"similarity": {}}, "/similarity", "similarity-without-columns", "no columns"),
+        (
+            {"similarity": {"columns": [{"name": "x"}]}},
+            "/similarity/columns/0/name",
+            "unknown-column",
+            "'x'",
+        ),
+        (
+            {"similarity": {"columns": [{"name": "b"}]}},
+            "/similarity/columns/0/matchMode",
+            "match-not-for-type",
+            "fuzzy is not for int",
+        ),
+        (
+            {"consumption": {"views": [{"schema": "MDM", "name": "v"}]}},
+            "/consumption/views/0/schema",
+            "reserved-schema",
+            "not free",
+        ),
+        (
+            {"consumption": {"views": [{"schema": "pg_x", "name": "v"}]}},
+            "/consumption/views/0/schema",
+            "reserved-schema",
+            "not free",
+        ),
+        (
+            {"consumption": {"views": [{"schema": "a b", "name": "v"}]}},
+            "/consumption/views/0/schema",
+            "bad-name",
+            "may hold only",
+        ),
+        (
+            {"consumption": {"views": [{"schema": "s", "name": "1v"}]}},
+            "/consumption/views/0/name",
+            "bad-name",
+            "may hold only",
+        ),
+        (
+            {"consumption": {"views": [{"schema": "s", "name": "v", "columns": ["a", "A"]}]}},
+            "/consumption/views/0/columns/1",
+            "duplicate-name",
+            "twice",
+        ),
+        (
+            {
+                "consumption": {
+                    "views": [{"schema": "s", "name": "v"}, {"schema": "S", "name": "V"}]
+                }
+            },
+            "/consumption/views/1/name",
+            "duplicate-view",
+            "already a view",
+        ),
+    ],
+)
+def test_rules_of_an_entity(more: dict[str, Any], pointer: str, rule: str, says: str) -> None:
+    problems = list(check_entity(entity_of(A, B, J, **more)))
+    assert found(problems) == [(pointer, rule)]
+    assert says in text_of(problems)
+
+
+def test_columns_clash_without_regard_to_case() -> None:
+    columns = [{"name": name, "dataType": "int"} for name in ("code", "CODE", "x", "x")]
+    problems = list(check_entity(entity_of(*columns)))
+    assert found(problems) == [
+        ("/columns/1/name", "duplicate-name"),
+        ("/columns/3/name", "duplicate-name"),
+    ]
+    assert "differ in case only" in problems[0].message
+
+
+def test_one_column_cannot_become_two_but_two_can_swap() -> None:
+    swap = [
+        {"name": "a", "dataType": "int", "renamedFrom": "b"},
+        {"name": "b", "dataType": "int", "renamedFrom": "a"},
+    ]
+    assert list(check_entity(entity_of(*swap))) == []
+    both = [{"name": n, "dataType": "int", "renamedFrom": "Old"} for n in ("a", "b")]
+    assert found(check_entity(entity_of(*both))) == [("/columns/1/renamedFrom", "renamed-twice")]
+
+
+def test_reserved_schemas_are_those_of_the_settings() -> None:
+    entity = entity_of(A, consumption={"views": [{"schema": "own_config", "name": "v"}]})
+    assert list(check_entity(entity)) == []
+    assert found(check_entity(entity, reserved_schemas=["Own_Config"])) == [
+        ("/consumption/views/0/schema", "reserved-schema")
+    ]
+
+
+def known(*entities: Entity) -> Known:
+    return Known(entities={entity.folded: entity for entity in entities}, domains=("d", "other"))
+
+
+KEYED = entity_of(
+    CODE,
+    {"name": "num", "dataType": "int", "unique": True},
+    {"name": "free", "dataType": "int"},
+    {"name": "alone", "dataType": "long"},
+    {"name": "j", "dataType": "json"},
+    name="target",
+    keyColumns=["Code"],
+    uniqueConstraints=[{"name": "u", "columns": ["alone"]}],
+)
+PAIR = entity_of(A, B | {"nullable": False}, name="pair", keyColumns=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("data_type", "reference", "pointer", "rule", "says"),
+    [
+        ("int", {"entity": "targt"}, "/entity", "unknown-entity", "did you mean 'target'"),
+        ("int", {"entity": "target"}, "", "reference-type", "make it `dataType: string`"),
+        ("long", {"entity": "target", "column": "num"}, "/column", "reference-type", "int"),
+        ("int", {"entity": "target", "column": "free"}, "/column", "reference-not-unique", "free"),
+        ("int", {"entity": "target", "column": "nm"}, "/column", "unknown-column", "'num'"),
+        ("string", {"entity": "pair"}, "", "reference-needs-column", "has: a, b"),
+        ("string", {"entity": "pair", "column": "a"}, "/column", "reference-not-unique", "'a'"),
+    ],
+)
+def test_references_must_lead_to_a_unique_column_of_the_same_type(
+    data_type: str, reference: dict[str, str], pointer: str, rule: str, says: str
+) -> None:
+    entity = entity_of({"name": "r", "dataType": data_type, "reference": reference})
+    problems = list(check_between(entity, known(entity, KEYED, PAIR)))
+    assert found(problems) == [(f"/columns/0/reference{pointer}", rule)]
+    assert says in text_of(problems)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "reference"),
+    [
+        ("string", {"entity": "Target"}),
+        ("text", {"entity": "target", "column": "CODE"}),
+        ("int", {"entity": "target", "column": "num"}),
+        ("long", {"entity": "target", "column": "alone"}),
+        ("int", {"entity": "broken", "column": "x"}),
+    ],
+)
+def test_references_that_hold(data_type: str, reference: dict[str, str]) -> None:
+    entity = entity_of({"name": "r", "dataType": data_type, "reference": reference})
+    all_known = Known(entities={"target": KEYED}, domains=("d",), unreadable=frozenset(["broken"]))
+    assert list(check_between(entity, all_known)) == []
+
+
+def test_references_may_form_a_cycle_also_when_required() -> None:
+    columns = CODE, {"name": "r", "dataType": "string", "nullable": False}
+    one = entity_of(
+        columns[0], columns[1] | {"reference": {"entity": "two"}}, name="one", keyColumns=["code"]
+    )
+    two = entity_of(
+        columns[0], columns[1] | {"reference": {"entity": "one"}}, name="two", keyColumns=["code"]
+    )
+    own = entity_of(
+        columns[0], columns[1] | {"reference": {"entity": "own"}}, name="own", keyColumns=["code"]
+    )
+    for entity in (one, two, own):
+        assert list(check_between(entity, known(one, two, own))) == []
+
+
+def test_the_domain_must_exist_unless_it_could_not_be_read() -> None:
+    entity = entity_of(A, domain="othr")
+    problems = list(check_between(entity, known(entity)))
+    assert found(problems) == [("/domain", "unknown-domain")]
+    assert "did you mean 'other'" in text_of(problems)
+    assert list(check_between(entity, Known(entities={}, domains=None))) == []
+
+
+def test_names_that_two_entities_claim() -> None:
+    view = {"consumption": {"views": [{"schema": "s", "name": "v"}]}}
+    one = entity_of(A, name="one", renamedFrom="old", **view)
+    two = entity_of(A, name="two", renamedFrom="OLD", **view)
+    assert [(e.name, p.rule) for e, p in check_all_entities([one, two])] == [
+        ("two", "renamed-twice"),
+        ("two", "duplicate-view"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("item", "pointer", "rule"),
+    [
+        ({"users": [" "]}, "/users/0", "bad-principal"),
+        ({"users": ["group:"]}, "/users/0", "bad-principal"),
+        ({"users": ["a", "a\n"]}, "/users/1", "bad-principal"),
+        ({"domains": ["d", "x"]}, "/domains/1", "unknown-domain"),
+        ({"entities": ["x"]}, "/entities/0", "unknown-entity"),
+        ({"entities": ["*"]}, "/entities/0", "unknown-entity"),
+        ({"domains": ["other"], "entities": ["target"]}, "/entities/0", "entity-not-in-domain"),
+        ({"rowFilterDsl": "[code] = 'x'"}, "/rowFilterDsl", "filter-needs-entity"),
+        ({"rowFilterDsl": " ", "entities": ["target"]}, "/rowFilterDsl", "empty-filter"),
+    ],
+)
+def test_rules_of_permissions(item: dict[str, Any], pointer: str, rule: str) -> None:
+    given = {"users": ["u"], "domains": ["d"], "actions": ["read"]} | item
+    permissions = Permissions.model_validate({"permissions": [given]})
+    assert found(check_permissions(permissions, known(KEYED))) == [
+        (f"/permissions/0{pointer}", rule)
+    ]
+
+
+def test_permissions_that_hold() -> None:
+    items = [
+        {"users": ["a@b.c", "group:x"], "domains": ["*"], "actions": ["admin"]},
+        {"users": ["service:y"], "domains": ["*"], "entities": ["TARGET"], "actions": ["read"]},
+        {"users": ["x"], "domains": ["d", "other"], "entities": ["target"], "actions": ["read"]},
+    ]
+    permissions = Permissions.model_validate({"permissions": items})
+    assert list(check_permissions(permissions, known(KEYED))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("urn:x:y", False),
+        ("CN=Bob Smith,O=X", False),
+        ("user:", True),
+        ("apikey: x", True),
+        ("x" * 321, True),
+    ],
+)
+def test_principals(text: str, refused: bool) -> None:
+    assert bool(why_not_principal(text)) is refused
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("https://example.com/x?y=1", False),
+        ("http://127.0.0.1:9000", False),
+        ("HTTPS://EXAMPLE.COM", False),
+        ("https://[::1]:8080/", False),
+        ("ftp://example.com", True),
+        ("file:///etc/passwd", True),
+        ("//example.com", True),
+        ("https://", True),
+        ("https:///x", True),
+        ("https://user:secret@example.com", True),
+        ("https://user@example.com", True),
+        ("https://@example.com", True),
+        ("https://example.com:99999/", True),
+        ("https://example.com:x/", True),
+        ("https://exa mple.com/", True),
+        ("https://example.com/\r\nX: y", True),
+        ("https://example.com\\@evil.test/", True),
+        ("https://[::1", True),
+    ],
+)
+def test_urls_of_webhooks(url: str, refused: bool) -> None:
+    why = why_not_url(url)
+    assert bool(why) is refused
+    assert "secret@" not in why
+
+
+@pytest.mark.parametrize(
+    ("webhook", "pointer", "rule"),
+    [
+        ({"url": "https://u:p@x.test"}, "/webhooks/0/url", "bad-url"),
+        ({"name": " w"}, "/webhooks/0/name", "bad-name"),
+        ({"domains": ["x"]}, "/webhooks/0/domains/0", "unknown-domain"),
+        ({"domains": ["*"]}, "/webhooks/0/domains/0", "unknown-domain"),
+        ({"entities": ["x"]}, "/webhooks/0/entities/0", "unknown-entity"),
+        ({"secretRef": ""}, "/webhooks/0/secretRef", "bad-reference"),
+    ],
+)
+def test_rules_of_webhooks(webhook: dict[str, Any], pointer: str, rule: str) -> None:
+    given = {"name": "w", "url": "https://x.test"} | webhook
+    webhooks = Webhooks.model_validate({"webhooks": [given]})
+    assert found(check_webhooks(webhooks, known(KEYED))) == [(pointer, rule)]
+
+
+def test_webhooks_have_names_of_their_own() -> None:
+    given = [{"name": name, "url": "https://x.test"} for name in ("w", "v", "W")]
+    webhooks = Webhooks.model_validate({"webhooks": given})
+    assert found(check_webhooks(webhooks, known())) == [("/webhooks/2/name", "duplicate-name")]
+
+
+@pytest.mark.parametrize(
+    ("more", "pointer", "rule"),
+    [
+        ({"name": " "}, "/name", "bad-name"),
+        ({"domains": [{"name": "a b"}]}, "/domains/0/name", "bad-name"),
+        ({"domains": [{"name": "*"}]}, "/domains/0/name", "bad-name"),
+        ({"domains": [{"name": "a"}, {"name": "A"}]}, "/domains/1/name", "duplicate-name"),
+        ({"environments": [{"name": "a"}] * 2}, "/environments/1/name", "duplicate-name"),
+        (
+            {"environments": [{"name": "a", "databaseUrlRef": "postgresql://u:p@h/d"}]},
+            "/environments/0/databaseUrlRef",
+            "bad-reference",
+        ),
+    ],
+)
+def test_rules_of_the_project(more: dict[str, Any], pointer: str, rule: str) -> None:
+    project = Project.model_validate({"name": "p", "apiVersion": "mdm-gitops/v1"} | more)
+    problems = list(check_project(project))
+    assert found(problems) == [(pointer, rule)]
+    assert "u:p" not in text_of(problems)
+
+
+SEEDED = entity_of(
+    CODE | {"maxLength": 2, "pattern": "[A-Z]+"},
+    {"name": "Name", "dataType": "string", "nullable": False, "default": "none"},
+    {"name": "n", "dataType": "int", "minValue": 0, "unique": True},
+    {"name": "kind", "dataType": "string", "allowedValues": ["a", "b"]},
+    {"name": "price", "dataType": "decimal", "precision": 4, "scale": 2},
+    {"name": "data", "dataType": "json"},
+    keyColumns=["code"],
+    uniqueConstraints=[{"name": "u", "columns": ["kind", "price"]}],
+)
+
+
+def seed_problems(*rows: dict[str, Any]) -> list[Problem]:
+    return list(check_names(SEEDED, rows)) or list(
+        check_rows(SEEDED, normalise_names(SEEDED, rows))
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "pointer", "rule", "says"),
+    [
+        ({"nme": 1}, "/1/nme", "unknown-column", "row 2: entity 'e' has no column 'nme'"),
+        ({"_sys_id": 1}, "/1/_sys_id", "system-column", "system column"),
+        ({"Kind": "a", "kind": "b"}, "/1/kind", "duplicate-key", "twice"),
+        ({"code": None}, "/1/code", "required", "not nullable"),
+        ({"name": None}, "/1/Name", "required", "null"),
+        ({"code": "toolong"}, "/1/code", "bad-value", "row 2: code 'toolong' has 7 characters"),
+        ({"code": "b"}, "/1/code", "bad-value", "does not match"),
+        ({"n": "x"}, "/1/n", "bad-value", "is not an int"),
+        ({"n": True}, "/1/n", "bad-value", "truth value"),
+        ({"n": -1}, "/1/n", "bad-value", "below minValue 0"),
+        ({"kind": "c"}, "/1/kind", "bad-value", "not one of"),
+        ({"kind": ["a"]}, "/1/kind", "bad-value", "a list"),
+        ({"price": "1.234"}, "/1/price", "bad-value", "after the point"),
+        ({"data": {"a": "\x00"}}, "/1/data", "bad-value", "NUL"),
+        ({"code": "AA"}, "/1/code", "duplicate-row", "is that of row 1 too"),
+        ({"n": 1.0}, "/1/n", "duplicate-row", "unique n"),
+        ({"kind": "a", "price": "1.50"}, "/1/kind", "duplicate-row", "u ('a', '1.50')"),
+    ],
+)
+def test_rules_of_seed_rows(row: dict[str, Any], pointer: str, rule: str, says: str) -> None:
+    good = {"code": "AA", "n": 1, "kind": "a", "price": 1.5, "data": [1]}
+    problems = seed_problems(good, {"code": "BB"} | row)
+    assert found(problems) == [(pointer, rule)]
+    assert says in text_of(problems)
+
+
+def test_seed_rows_that_hold() -> None:
+    rows = [
+        {"CODE": "AA", "kind": None},
+        {"code": "BB", "name": "x", "n": None, "price": 99.99},
+        {"code": "CC", "data": {"a": [1, {"b": None}]}},
+    ]
+    assert seed_problems(*rows) == []
+    assert seed_problems() == []
+    assert normalise_names(SEEDED, rows)[0] == {"code": "AA", "kind": None}
+
+
+def test_one_and_true_are_different_values() -> None:
+    entity = entity_of({"name": "n", "dataType": "int"}, keyColumns=[])
+    assert found(check_rows(entity, [{"n": 1}, {"n": True}, {"n": 1}])) == [("/1/n", "bad-value")]
+
+
+def test_a_missing_required_value_and_a_missing_key() -> None:
+    entity = entity_of(CODE, {"name": "x", "dataType": "int"})
+    assert found(check_rows(entity, [{"x": 1}])) == [("/0/code", "required")]
+    assert found(check_names(entity, [{"x": 1}])) == [("", "seed-without-key")]
