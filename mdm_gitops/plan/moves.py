@@ -502,7 +502,7 @@ class _Columns:
                 column=column.name,
                 target=column.physical,
                 archived_as=archived_as,
-                tables=self.tables,
+                tables=self.old_tables,
             )
         )
 

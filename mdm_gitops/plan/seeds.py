@@ -66,6 +66,7 @@ def _change(seed: Seed, desired: DesiredEntity, group: int) -> ApplySeed:
         mode=desired.entity.seed.mode,
         table=tables[Role.MAIN].name,
         history_table=history.name if history else None,
+        user_columns=tuple(column.folded for column in desired.entity.columns),
         key_columns=tuple(fold(name) for name in desired.entity.key_columns),
         columns=columns,
         counts=SeedCounts(),
