@@ -21,6 +21,7 @@ from mdm_gitops.source.yaml_nodes import locate as locate_yaml
 from mdm_gitops.source.yaml_reader import load_yaml
 
 Shape = TypeVar("Shape", bound=Definition)
+MORE_FINDINGS: Final = "more-findings"
 _NOTHING: Final = Location("")
 
 
@@ -88,7 +89,7 @@ def findings_of(
     if len(found) > len(kept):
         message = f"{len(found) - len(kept)} more findings in this file are not listed"
         last = max((finding.location for finding in findings), default=_NOTHING)
-        findings.append(Finding(rule="more-findings", message=message, location=last))
+        findings.append(Finding(rule=MORE_FINDINGS, message=message, location=last))
     return findings
 
 

@@ -43,7 +43,7 @@ def explain(name: str, document: Any, refused: ValidationError) -> list[Problem]
     if document is None:
         return [Problem(rule="empty-file", message="file is empty", pointer=())]
     errors = Draft202012Validator(schema(name)).iter_errors(document)
-    problems = list(dict.fromkeys(_problems(_leaves(errors))))
+    problems = list(dict.fromkeys(_problems(_leaves(errors), document)))
     return problems or list(_from_model(refused))
 
 
@@ -54,14 +54,14 @@ def _leaves(errors: Iterable[SchemaError]) -> Iterator[SchemaError]:
         yield from _leaves(shape) if shape and error.validator == "anyOf" else [error]
 
 
-def _problems(errors: Iterable[SchemaError]) -> Iterator[Problem]:
+def _problems(errors: Iterable[SchemaError], document: Any) -> Iterator[Problem]:
     for error in errors:
         at: Pointer = tuple(error.absolute_path)
         match error.validator:
             case "additionalProperties":
-                yield from _unknown_keys(error, at)
+                yield from _unknown_keys(error, at, _name(at, document))
             case "required":
-                yield from _missing_keys(error, at)
+                yield from _missing_keys(error, at, _name(at, document))
             case "type":
                 yield _wrong_type(error, at)
             case "enum" | "const":
@@ -78,25 +78,25 @@ def _problems(errors: Iterable[SchemaError]) -> Iterator[Problem]:
                 yield Problem(rule="wrong-shape", message=error.message[:200], pointer=at)
 
 
-def _unknown_keys(error: SchemaError, at: Pointer) -> Iterator[Problem]:
+def _unknown_keys(error: SchemaError, at: Pointer, where: str) -> Iterator[Problem]:
     instance: Any = error.instance
     known = list(cast(Any, error.schema)["properties"])
     for key in instance:
         if key not in known:
             yield Problem(
                 rule="unknown-key",
-                message=f"unknown key {shown(key)} in {_name(at)}",
+                message=f"unknown key {shown(key)} in {where}",
                 pointer=(*at, key),
                 on_key=True,
                 hint=did_you_mean(key, (right for right in known if right not in instance)),
             )
 
 
-def _missing_keys(error: SchemaError, at: Pointer) -> Iterator[Problem]:
+def _missing_keys(error: SchemaError, at: Pointer, where: str) -> Iterator[Problem]:
     instance, needed = cast(Any, error.instance), cast(Any, error.validator_value)
     for key in needed:
         if key not in instance:
-            message = f"key {key!r} is missing in {_name(at)}"
+            message = f"key {key!r} is missing in {where}"
             yield Problem(rule="missing-key", message=message, pointer=at)
 
 
@@ -144,14 +144,24 @@ def _from_model(refused: ValidationError) -> Iterator[Problem]:
         yield Problem(rule="wrong-shape", message=message, pointer=at)
 
 
-def _name(at: Pointer) -> str:
-    """The innermost key of *at*, with the number of the item it is in."""
+def _name(at: Pointer, root: Any = None) -> str:
+    """The innermost key of *at*; an item is called by its own name, else by its number."""
     if not at:
         return "the file"
     last = at[-1]
     if isinstance(last, str):
         return last
+    item = root
+    for step in at:
+        item = cast(Any, item)[step] if isinstance(item, dict | list) else None
+    own = item.get("name") if isinstance(item, dict) else None
+    if isinstance(own, str) and isinstance(at[-2:][0], str):
+        return f"{_singular(str(at[-2]))} {shown(own)}"
     return f"{_name(at[:-1])} item {last + 1}"
+
+
+def _singular(key: str) -> str:
+    return key.removesuffix("s")
 
 
 def _found(value: Any) -> str:

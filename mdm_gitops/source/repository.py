@@ -30,7 +30,7 @@ from mdm_gitops.model.project import Project
 from mdm_gitops.model.repository import Definitions, Seed
 from mdm_gitops.model.seed_checks import check_names, check_rows, normalise_names
 from mdm_gitops.source.crosscheck import check_row_filters
-from mdm_gitops.source.documents import RowsDocument, YamlDocument, findings_of
+from mdm_gitops.source.documents import MORE_FINDINGS, RowsDocument, YamlDocument, findings_of
 from mdm_gitops.source.git import GitTree, commit_of, resolve_revision
 from mdm_gitops.source.limits import MAX_FILES, MAX_JSON_BYTES, MAX_YAML_BYTES
 from mdm_gitops.source.tree import LOOKALIKES, Entry, FolderTree, MappingTree, Tree
@@ -403,4 +403,7 @@ def _why_not_read(entry: Entry) -> str:
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(dict.fromkeys(findings), key=lambda each: (each.location, each.message))
+    return sorted(
+        dict.fromkeys(findings),
+        key=lambda each: (each.location, each.rule == MORE_FINDINGS, each.message),
+    )

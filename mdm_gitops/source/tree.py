@@ -97,7 +97,8 @@ def is_of_interest(path: str) -> bool:
     top, _, rest = path.partition("/")
     if not rest:
         return path in ROOT_FILES or path in LOOKALIKES
-    return top in FOLDERS and not any(part.startswith(".") for part in rest.split("/"))
+    hidden = (part.startswith(".") and part not in (".", "..") for part in rest.split("/"))
+    return top in FOLDERS and not any(hidden)
 
 
 def why_unusable_path(path: str) -> str:

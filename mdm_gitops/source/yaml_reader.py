@@ -47,7 +47,7 @@ def load_yaml(data: bytes, path: str) -> Any:
     try:
         value = reader.read()
     except yaml.YAMLError as exc:
-        raise DefinitionError([*reader.findings.items, _syntax_finding(exc, path)]) from None
+        raise DefinitionError([*reader.findings.items, _syntax_finding(exc, data, path)]) from None
     reader.findings.raise_if_any()
     return value
 
@@ -162,7 +162,15 @@ def _location(mark: Any, path: str) -> Location:
     return Location(path, mark.line + 1, mark.column + 1)
 
 
-def _syntax_finding(exc: yaml.YAMLError, path: str) -> Finding:
+def _inside(mark: Any, data: bytes, path: str) -> Location:
+    """The parser puts the end of a text without a last line feed on a line of its own."""
+    lines = data.decode().split("\n")
+    if mark.line < len(lines):
+        return _location(mark, path)
+    return Location(path, len(lines), len(lines[-1]) + 1)
+
+
+def _syntax_finding(exc: yaml.YAMLError, data: bytes, path: str) -> Finding:
     problem = str(getattr(exc, "problem", None) or getattr(exc, "reason", None) or exc)
     context = getattr(exc, "context", None)
     mark = getattr(exc, "problem_mark", None) or getattr(exc, "context_mark", None)
@@ -170,6 +178,6 @@ def _syntax_finding(exc: yaml.YAMLError, path: str) -> Finding:
     return Finding(
         rule="yaml-syntax",
         message=f"not valid YAML: {problem}" + (f" {context}" if context else ""),
-        location=_location(mark, path) if mark else Location(path),
+        location=_inside(mark, data, path) if mark else Location(path),
         hint=hint,
     )
