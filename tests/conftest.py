@@ -115,22 +115,40 @@ async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
         yield conn
 
 
+class DatabaseMaker:
+    """Makes fresh databases: for tests that compare several, or need new ones for each case."""
+
+    def __init__(self, admin: psycopg.Connection[Any], server_url: str, template: str) -> None:
+        self._admin = admin
+        self._server_url = server_url
+        self._template = template
+        self._names: list[str] = []
+
+    def __call__(self, *, store: bool = True) -> str:
+        """Return the URL of one more database; without *store* there is nothing in it."""
+        return self._make(self._template if store else None)
+
+    def copy_of(self, url: str) -> str:
+        """Return the URL of a copy of *url*, to which nobody may be connected now."""
+        return self._make(urlsplit(url).path.removeprefix("/"))
+
+    def drop_all(self) -> None:
+        while self._names:
+            _drop(self._admin, self._names.pop())
+
+    def _make(self, template: str | None) -> str:
+        name = _create(self._admin, template=template)
+        self._names.append(name)
+        return at_database(self._server_url, name)
+
+
 @pytest.fixture
-def make_database(admin: psycopg.Connection[Any], server_url: str, template: str) -> Iterator[Any]:
-    """A function that returns the URL of one more fresh database; ``store=False`` leaves it empty.
-
-    For tests that compare several databases, or need a new one for each generated case.
-    """
-    names: list[str] = []
-
-    def make(*, store: bool = True) -> str:
-        name = _create(admin, template=template if store else None)
-        names.append(name)
-        return at_database(server_url, name)
-
-    yield make
-    for name in names:
-        _drop(admin, name)
+def make_database(
+    admin: psycopg.Connection[Any], server_url: str, template: str
+) -> Iterator[DatabaseMaker]:
+    maker = DatabaseMaker(admin, server_url, template)
+    yield maker
+    maker.drop_all()
 
 
 @contextmanager

@@ -1,0 +1,164 @@
+"""The laws of plan and apply, for random repositories on a real PostgreSQL (I3, I6).
+
+For random valid A and B, with rows in the way:
+
+1. apply(A), apply(B) leaves the catalog that apply(B) leaves in an empty database, archives apart;
+2. the plan after an apply is empty;
+3. what ``plan --format sql`` prints does the same when psql runs it, and the next plan is empty;
+4. apply(A) again gives A's rows back, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+
+from mdm_gitops.model import Definitions
+from mdm_gitops.plan.plan import RefusalCode
+from mdm_gitops.warehouse.script import build_script, to_psql
+from tests.conftest import DatabaseMaker
+from tests.support import warehouses as on
+from tests.support.repositories import build, edited, repositories
+
+PARTS = 6  # so that parallel workers share the pairs
+PAIRS = int(os.environ.get("MDM_LAW_PAIRS") or 300)
+
+
+def laws(part: int) -> settings:
+    return settings(
+        max_examples=-(-PAIRS // PARTS),
+        deadline=None,
+        derandomize=not os.environ.get("MDM_SOAK"),
+        database=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_apply_b_after_a_is_apply_b_and_a_comes_back(
+    part: int, make_database: DatabaseMaker, psql: Path
+) -> None:
+    seen: Counter[str] = Counter()
+
+    @laws(part)
+    @given(data=st.data(), number=st.just(part))
+    def holds(data: st.DataObject, number: int) -> None:
+        first = data.draw(repositories())
+        second = data.draw(edited(first))
+        chance = random.Random(data.draw(st.integers(0, 2**32)) + number)
+        a, b = build(first), build(second)
+        assume(a is not None and b is not None)
+        assert a is not None and b is not None
+        note(f"A = {first}")
+        note(f"B = {second}")
+        asyncio.run(_check(a, b, chance, make_database, psql, seen))
+
+    holds()
+    assert seen["pairs"] >= 0.8 * PAIRS / PARTS
+    assert seen["with rows"] >= 0.5 * seen["pairs"], "too few pairs kept their rows"
+
+
+async def _check(
+    a: Definitions,
+    b: Definitions,
+    chance: random.Random,
+    make_database: DatabaseMaker,
+    psql: Path,
+    seen: Counter[str],
+) -> None:
+    url = make_database()
+    async with on.opened(url) as conn:
+        await on.apply(conn, a)
+        assert (await on.plan(conn, a)).is_empty
+        filled = await on.fill(conn, a, chance=chance, count=3)
+        forward = await on.plan(conn, b)
+        if forward.failed_checks:
+            assert {r.code for r in forward.refusals} == {RefusalCode.DATA_CHECK_FAILED}
+            await on.clear(conn, a)
+            filled = 0
+        before = await on.rows(conn, a)
+    twin_url, fresh_url = make_database.copy_of(url), make_database()
+    async with on.opened(fresh_url) as fresh:
+        await on.apply(fresh, b)
+        expected = await on.catalog(fresh)
+    async with on.opened(url) as conn:
+        await on.apply(conn, b)
+        after = await on.plan(conn, b)
+        assert after.is_empty, after.changes
+        assert not after.drift, after.drift
+        assert await on.catalog(conn) == expected
+        await _psql_does_the_same(twin_url, b, expected, psql)
+        back = await on.plan(conn, a)
+        assert not back.refusals, back.refusals
+        await on.apply(conn, a)
+        assert await on.rows(conn, a) == before
+        assert (await on.plan(conn, a)).is_empty
+    make_database.drop_all()
+    seen["pairs"] += 1
+    seen["with rows"] += filled > 0
+
+
+async def _psql_does_the_same(
+    url: str, b: Definitions, expected: dict[str, Any], psql: Path
+) -> None:
+    async with on.opened(url) as conn:
+        plan = await on.plan(conn, b)
+        script = to_psql(build_script(plan, schemas=on.SCHEMAS, actor="user:test"))
+    await asyncio.to_thread(_run_psql, psql, url, script)
+    async with on.opened(url) as conn:
+        assert await on.catalog(conn) == expected
+        again = await on.plan(conn, b)
+        assert again.is_empty, again.changes
+
+
+def _run_psql(psql: Path, url: str, script: str) -> None:
+    command = [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", url]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + "\n" + script
+
+
+def test_a_lost_identity_breaks_the_law(make_database: DatabaseMaker) -> None:
+    """The negative control: without the recorded identities a rename is not taken back."""
+    from mdm_gitops.source import read_tree
+
+    project = '{"name": "lab", "apiVersion": "mdm-gitops/v1", "domains": [{"name": "lab"}]}'
+
+    def repository(columns: str) -> Definitions:
+        entity = f'{{"name": "alpha", "domain": "lab", "columns": [{columns}]}}'
+        return read_tree({"mdm.yaml": project.encode(), "entities/alpha.yaml": entity.encode()})
+
+    a = repository('{"name": "old", "dataType": "string"}')
+    b = repository('{"name": "new", "dataType": "string", "renamedFrom": "old"}')
+
+    async def run(*, forget: bool) -> bool:
+        async with on.opened(make_database()) as conn:
+            await on.apply(conn, a)
+            await on.fill(conn, a, chance=random.Random(7), count=3)
+            before = await on.rows(conn, a)
+            await on.apply(conn, b)
+            if forget:
+                await conn.execute(
+                    "UPDATE mdm.entity SET record = jsonb_set(record, '{columns,0,formerNames}', '[]')"
+                )
+            await on.apply(conn, a)
+            return await on.rows(conn, a) == before
+
+    assert asyncio.run(run(forget=False))
+    assert not asyncio.run(run(forget=True))
+
+
+@pytest.fixture
+def psql(pg_major: int) -> Path:
+    from mdm_gitops.warehouse.embedded_binaries import find_binaries
+
+    return find_binaries(major=pg_major).program("psql")

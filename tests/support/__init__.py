@@ -1,0 +1,1 @@
+"""Harnesses and generators that several tests share."""
