@@ -272,14 +272,16 @@ def load_settings(folder: Path | None = None) -> Settings:
     env_file = folder / ".env" if folder else None
     toml = _read_toml(folder / "mdm.toml") if folder else {}
     _refuse_unknown(os.environ, "the environment")
-    if env_file and env_file.is_file():
-        _refuse_unknown(dotenv_values(env_file, interpolate=False), str(env_file))
     try:
+        if env_file and env_file.is_file():
+            _refuse_unknown(dotenv_values(env_file, interpolate=False), str(env_file))
         return Settings(_env_file=env_file, **toml)
     except ValidationError as error:
         raise _invalid(error) from None
     except UnreadableSetting as error:
         raise SettingsError(str(error)) from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{env_file} is not UTF-8 text") from None
 
 
 def setting_names() -> Iterator[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection
@@ -20,6 +20,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from mdm_gitops.errors import WarehouseError
+
+# What the layers above write in their signatures, without naming the driver.
+Connection: TypeAlias = AsyncConnection[Any]
+ConnectionPool: TypeAlias = AsyncConnectionPool[AsyncConnection[Any]]
 
 OLDEST_MAJOR: Final = 16
 NEWEST_MAJOR: Final = 18
@@ -72,7 +76,7 @@ async def connect(
     application_name: str,
     limits: SessionLimits = SessionLimits(),
     connect_timeout_s: float = 5.0,
-) -> AsyncConnection[Any]:
+) -> Connection:
     """Return a connection in autocommit mode: transactions are always opened by name.
 
     Raises:
@@ -94,7 +98,7 @@ def connection_pool(
     wait_s: float = 10.0,
     limits: SessionLimits = SessionLimits(),
     connect_timeout_s: float = 5.0,
-) -> AsyncConnectionPool[AsyncConnection[Any]]:
+) -> ConnectionPool:
     """Return a pool that is still closed: ``async with pool`` opens it, without waiting.
 
     Take connections by ``borrow``, which speaks our errors. A connection that died in the pool is
@@ -115,8 +119,8 @@ def connection_pool(
 
 @asynccontextmanager
 async def borrow(
-    pool: AsyncConnectionPool[AsyncConnection[Any]],
-) -> AsyncIterator[AsyncConnection[Any]]:
+    pool: ConnectionPool,
+) -> AsyncIterator[Connection]:
     """Lend a connection of *pool*.
 
     Raises:
@@ -143,7 +147,7 @@ class ServerReport:
     warnings: tuple[str, ...]
 
 
-async def check_server(conn: AsyncConnection[Any]) -> ServerReport:
+async def check_server(conn: Connection) -> ServerReport:
     """Look whether the server can be our warehouse.
 
     Raises:
@@ -194,7 +198,7 @@ def _durability_warnings(fsync: str, commit: str, full_page_writes: str) -> list
     return found
 
 
-async def _pooler_warning(conn: AsyncConnection[Any]) -> str:
+async def _pooler_warning(conn: Connection) -> str:
     """Tell what stands between us and the server, whose process is not the one we greeted.
 
     A server process that two of our open sessions both get is handed round by transaction; locks
@@ -212,7 +216,7 @@ async def _pooler_warning(conn: AsyncConnection[Any]) -> str:
     return "the warehouse is reached through a pooler: it must be in session mode"
 
 
-async def _backend_pid(conn: AsyncConnection[Any]) -> int:
+async def _backend_pid(conn: Connection) -> int:
     row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
     return int(row[0]) if row else 0
 
