@@ -6,7 +6,7 @@ Records, counters, permissions, webhooks, project, and the look of each relation
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Final
 
 from sqlglot import exp
 
@@ -28,6 +28,8 @@ from mdm_gitops.warehouse.ddl import trees
 from mdm_gitops.warehouse.ddl.statement import Statement
 from mdm_gitops.warehouse.ddl.trees import Tree, column, identifier, jsonb, render, template, text
 from mdm_gitops.warehouse.names import Schemas
+
+BEGIN: Final = "begin"  # the group of statements with which a column under way comes into being
 
 
 def noted(tree: Tree, title: str, *, phase: Phase = Phase.FLIP) -> Statement:
@@ -269,14 +271,16 @@ def seeded(entity: str, content_hash: str, schemas: Schemas) -> Statement:
     return noted(tree, f"note the seed of {entity}", phase=Phase.SEED)
 
 
-def deployment(values: Mapping[str, Any], schemas: Schemas) -> str:
-    """Return the INSERT of a deployment that somebody ran by hand."""
+def deployment(
+    *, plan_id: str, commit: str | None, actor: str, entities: Iterable[str], schemas: Schemas
+) -> str:
+    """Return the INSERT that notes a deployment which somebody ran by hand."""
     row: dict[str, Tree] = {
-        "plan_id": text(values["plan_id"]),
-        "commit_id": _or_null(values["commit_id"]),
-        "actor": text(values["actor"]),
+        "plan_id": text(plan_id),
+        "commit_id": _or_null(commit),
+        "actor": text(actor),
         "state": text("succeeded"),
-        "entities": trees.text_array(values["entities"]),
+        "entities": trees.text_array(entities),
         "summary": jsonb({"byHand": True}),
         "finished_at": exp.CurrentTimestamp(),
     }

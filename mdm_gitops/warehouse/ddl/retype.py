@@ -18,13 +18,12 @@ from mdm_gitops.plan.physical import relation_object_name as object_name
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import nodes, parts, trees
 from mdm_gitops.warehouse.ddl.casts import cast_through, cast_value
+from mdm_gitops.warehouse.ddl.metadata import BEGIN
 from mdm_gitops.warehouse.ddl.parts import alter, drop_constraint, flip
 from mdm_gitops.warehouse.ddl.statement import BackfillBatch, Statement
 from mdm_gitops.warehouse.ddl.tables import added, renamed, stripped
 from mdm_gitops.warehouse.ddl.trees import Tree, both, column, identifier, render, template
 from mdm_gitops.warehouse.names import Schemas
-
-_BEGIN = "begin"
 
 
 def filling_object_name(table: str, target: str) -> str:
@@ -92,7 +91,7 @@ def _begin(change: RetypeColumn, filling: Filling, table: str, schemas: Schemas)
         wanted = exp.ColumnDef(this=identifier(filling.target), kind=kind, exists=True)
         tree = alter(schemas.data, table, wanted)
     return _prepared(
-        render(tree), f"begin to fill {table}.{filling.target}", table, schemas, group=_BEGIN
+        render(tree), f"begin to fill {table}.{filling.target}", table, schemas, group=BEGIN
     )
 
 
@@ -256,6 +255,6 @@ def abandon_filling(change: AbandonFilling, schemas: Schemas) -> Iterator[Statem
     for table in change.tables:
         title = f"give up filling {table}.{change.target}"
         for sql in _stopping(table, change.target, change.source, schemas):
-            yield _prepared(sql, title, table, schemas, group=_BEGIN)
+            yield _prepared(sql, title, table, schemas, group=BEGIN)
         rename = parts.rename_column(schemas.data, table, change.target, change.archived_as)
-        yield _prepared(render(rename), title, table, schemas, group=_BEGIN)
+        yield _prepared(render(rename), title, table, schemas, group=BEGIN)
