@@ -27,9 +27,10 @@ from mdm_gitops.plan.changes import (
     DropIndex,
     DropRequired,
     DropView,
-    FieldChange,
+    FinishEntity,
     RemoveColumn,
     RemoveEntity,
+    RenameEntity,
     RenameObject,
     RestoreColumn,
     RestoreEntity,
@@ -38,7 +39,8 @@ from mdm_gitops.plan.changes import (
     SetRequired,
     WidenColumn,
 )
-from mdm_gitops.plan.human import listed, plural
+from mdm_gitops.plan.hazards import opens
+from mdm_gitops.plan.human import about, listed, plural
 from mdm_gitops.plan.physical import Role
 from mdm_gitops.plan.plan import CheckResult, PlannedChange
 from mdm_gitops.plan.verdicts import cost_words
@@ -238,7 +240,7 @@ def _changed(items: Sequence[PlannedChange]) -> list[_Draft]:
         if isinstance(change, CreateView | DropView):
             views.setdefault(_view_key(change), []).append(item)
             continue
-        drafts.append(_draft(item))
+        drafts.append(_draft(item, headline=_headline(item)))
         heads.note(drafts[-1])
     for item in items:
         if isinstance(item.change, Rule):
@@ -251,6 +253,19 @@ def _changed(items: Sequence[PlannedChange]) -> list[_Draft]:
     drafts += (_rule_line(group) for group in _with_their_indexes(loose))
     drafts += _views(views.values(), heads.entity)
     return drafts
+
+
+def _headline(item: PlannedChange) -> str:
+    """The block is titled with the entity's name already; "" leaves the change's own words."""
+    match item.change:
+        case RemoveEntity() | RestoreEntity():
+            return about(item.assessment.rows, "row")
+        case RenameEntity():
+            return "entity"
+        case FinishEntity():
+            return "deployment"
+        case _:
+            return ""
 
 
 def _view_key(change: CreateView | DropView) -> tuple[str, str]:
@@ -429,7 +444,7 @@ def _definition(items: Sequence[PlannedChange]) -> Iterator[Line]:
     for item in items:
         if not isinstance(item.change, ChangeDefinition):
             continue
-        opening = [one for one in item.change.fields if _opens(one)]
+        opening = [one for one in item.change.fields if opens(one)]
         for one in item.change.fields:
             for text in field_words((one,)):
                 path, _, change = text.partition(" ")
@@ -445,15 +460,3 @@ def _property_line(
     return Line(
         symbol=Symbol.CHANGE, headline=headline, detail=detail, items=(item,), is_quiet=is_quiet
     )
-
-
-def _opens(change: FieldChange) -> bool:
-    match change.path.rpartition(".")[2]:
-        case "classification":
-            return bool(change.old == "restricted")
-        case "access" | "mode":
-            return change.old in ("restricted", {"mode": "restricted"})
-        case "allowSameAuthorApproval":
-            return bool(change.new)
-        case _:
-            return False

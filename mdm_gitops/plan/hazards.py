@@ -37,6 +37,7 @@ from mdm_gitops.plan.changes import (
     DropIndex,
     DropRequired,
     DropView,
+    FieldChange,
     FinishEntity,
     GrantPermission,
     ObjectKind,
@@ -360,10 +361,25 @@ def _drop_view(change: DropView) -> Assessment:
 
 
 def _change_definition(change: ChangeDefinition) -> Assessment:
-    if not change.widens_access:
+    opening = [field.path for field in change.fields if opens(field)]
+    if not opening and not change.widens_access:
         return _NO_COST
-    message = f"more people can see or do something with {change.entity} than before"
+    what = f": {', '.join(opening)}" if opening else ""
+    message = f"more people can see or do something with {change.entity} than before{what}"
     return _widening(_hazard("WIDENS_ACCESS", message))
+
+
+def opens(change: FieldChange) -> bool:
+    """Whether the property, changed so, lets somebody see or do more than before."""
+    match change.path.rpartition(".")[2]:
+        case "classification":
+            return bool(change.old == "restricted")
+        case "access" | "mode":
+            return change.old in ("restricted", {"mode": "restricted"})
+        case "allowSameAuthorApproval":
+            return bool(change.new)
+        case _:
+            return False
 
 
 def _widening(*hazards: Hazard) -> Assessment:

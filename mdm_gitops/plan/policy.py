@@ -28,7 +28,7 @@ from mdm_gitops.plan.changes import (
     RevokePermission,
 )
 from mdm_gitops.plan.plan import HazardCode, Plan, PlannedChange, Refusal, RefusalCode
-from mdm_gitops.plan.verdicts import CLASS_MEANING, allow_flag
+from mdm_gitops.plan.verdicts import CLASS_MEANING
 
 ANY: Final = "*"
 _FILES: Final = ("permissions.yaml", "webhooks.yaml", "mdm.yaml")
@@ -92,8 +92,13 @@ class Unallowed:
     item: PlannedChange | None  # None for the plan as a whole
 
     @property
+    def allowance(self) -> Allowance:
+        return Allowance(code=self.code, subject=self.subject)
+
+    @property
     def flag(self) -> str:
-        return allow_flag(self.code, self.subject)
+        """The option as it is typed."""
+        return f"--allow {self.allowance}"
 
 
 def subject_of(change: Change) -> str:
@@ -152,8 +157,3 @@ def unused(plan: Plan, allowances: Iterable[Allowance]) -> tuple[Allowance, ...]
         for allowance in allowances
         if not any(allowance.covers(code, subject) for code, subject in asked)
     )
-
-
-def flags(unallowed: Iterable[Unallowed]) -> str:
-    """Return the options that allow all of it, each once."""
-    return " ".join(dict.fromkeys(each.flag for each in unallowed))

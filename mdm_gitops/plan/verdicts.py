@@ -15,6 +15,7 @@ from uuid import UUID
 from mdm_gitops.model import ChangeClass
 from mdm_gitops.model.pattern import to_postgres
 from mdm_gitops.model.values import to_json_value
+from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.human import about, data_type, plural, size, value, visible
 from mdm_gitops.plan.physical import Role, RuleKind
 from mdm_gitops.plan.plan import (
@@ -41,21 +42,21 @@ CLASS_MEANING: Final = MappingProxyType(
 )
 DRIFT_WORDS: Final = MappingProxyType(
     {
-        DriftKind.MISSING: "this plan brings it back",
-        DriftKind.ALTERED: "this plan sets it right",
-        DriftKind.STRANGE: "not ours, left alone",
+        DriftKind.MISSING: "missing",
+        DriftKind.ALTERED: "altered",
+        DriftKind.STRANGE: "not ours",
     }
 )
-VIOLATION_FIX: Final = MappingProxyType(
+DRIFT_MEANING: Final = (
+    "changed by hand; what Git asks for is set right, what is not ours is left alone"
+)
+AFTER_FAILURE: Final = MappingProxyType(
     {
-        Violation.IS_NULL: "fill them first, or leave the column nullable",
-        Violation.BREAKS_RULE: "correct them first, or let the rule pass them",
-        Violation.IS_DUPLICATE: "merge or correct them first",
-        Violation.REFERS_TO_NOTHING: "correct them first, or add the missing rows to the"
-        " target's seed",
-        Violation.CANNOT_BE_CAST: "correct them first, or add a new column instead",
-        Violation.NEEDS_DEFAULT: "give the column a default, or add it nullable, fill it and"
-        " require it then",
+        Phase.PREPARE: "the new column stays beside the old one, unseen; the next apply goes on",
+        Phase.FLIP: "nothing of it stays",
+        Phase.ENFORCE: "what was done stays, new rows already obey; the next apply goes on",
+        Phase.SEED: "no row of this step is written; the next apply goes on",
+        Phase.LINK: "what was done stays, new rows already obey; the next apply goes on",
     }
 )
 
@@ -232,7 +233,3 @@ def lock_words(locks: Iterable[Lock]) -> str:
             return "writers wait briefly"
         case _:
             return ""
-
-
-def allow_flag(code: str, subject: str) -> str:
-    return f"--allow {code}:{subject}"

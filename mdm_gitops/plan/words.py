@@ -171,7 +171,7 @@ def word(change: Change) -> Wording:
             headline = f"{one.webhook.name} → {one.webhook.url}"
             return _create(visible(headline), _subscription(one.webhook))
         case ChangeWebhook():
-            return _change(visible(one.webhook.name), "; ".join(field_words(one.fields)))
+            return _change(visible(one.webhook.name), _changed_webhook(one))
         case RemoveWebhook():
             detail = "is told nothing any more; one that comes back starts at now"
             return _remove(visible(one.name), detail)
@@ -452,6 +452,12 @@ def _subscription(webhook: Webhook) -> str:
     events = ", ".join(webhook.actions) or "all events"
     off = "" if webhook.is_active else "switched off; "
     return visible(f"{off}{events} of {scope or 'all entities'}")
+
+
+def _changed_webhook(change: ChangeWebhook) -> str:
+    moved = any(field.path == "url" for field in change.fields)
+    address = () if moved else (f"sends to {visible(change.webhook.url)}",)
+    return "; ".join((*field_words(change.fields), *address))
 
 
 def seed_words(counts: SeedCounts, mode: SeedMode) -> str:
