@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 @click.option("--auto-approve", is_flag=True, help="Do not ask; hazards still need --allow.")
 @click.option("--allow", multiple=True, metavar="CODE:ENTITY", help="Allow a hazard; repeatable.")
 @click.option("--target", multiple=True, metavar="ENTITY", help="Only this entity; repeatable.")
-@click.option("--lock-timeout", type=float, default=0.0, show_default=True, metavar="SECONDS",
-              help="Wait this long for another program that is applying.")
+@click.option(
+    "--lock-timeout",
+    type=float,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait this long for another program that is applying.",
+)
 @json_option
 def apply(
     source: Path,
@@ -158,7 +164,12 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
 
     from mdm_gitops.cli._output import console
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("preparing", total=None)
 

@@ -39,8 +39,15 @@ class Made:
 @click.option("--out", type=click.Path(path_type=Path), help="Save the plan for `apply FILE`.")
 @click.option("--target", multiple=True, metavar="ENTITY", help="Only this entity; repeatable.")
 @click.option("--explain", is_flag=True, help="Show each step with its lock and its SQL.")
-@click.option("--against", metavar="REV", help="Compare with a commit, branch or tag instead of the files.")
-@click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there are changes, 3 if blocked.")
+@click.option("--rev", metavar="REV", help="Plan this commit, branch or tag instead of the files.")
+@click.option(
+    "--against",
+    metavar="REV",
+    help="Compare with the definitions of REV instead of the warehouse; needs no database.",
+)
+@click.option(
+    "--detailed-exitcode", is_flag=True, help="Exit 2 if there are changes, 3 if blocked."
+)
 @click.option("--no-color", is_flag=True, help="No colour, also on a terminal.")
 @json_option
 @click.pass_context
@@ -51,6 +58,7 @@ def plan(
     out: Path | None,
     target: tuple[str, ...],
     explain: bool,
+    rev: str | None,
     against: str | None,
     detailed_exitcode: bool,
     no_color: bool,
@@ -60,10 +68,15 @@ def plan(
 
     Nothing is written, neither to the warehouse nor to the files.
     """
-    made = asyncio.run(make(directory, target=target, rev=against))
+    if against is not None:
+        made = between(directory, rev=rev, against=against)
+    else:
+        made = asyncio.run(make(directory, target=target, rev=rev))
     text = rendered(made, "json" if as_json else format_, explain=explain, color=_color(no_color))
     click.echo(text, nl=not text.endswith("\n"))
     if out is not None:
+        if against is not None:
+            raise click.UsageError("a plan against a revision cannot be applied; leave --out out")
         _save(made.plan, directory, target, out)
     if detailed_exitcode:
         ctx.exit(_exit_code(made.plan))
@@ -74,25 +87,42 @@ def _color(no_color: bool) -> bool:
     return not no_color and (sys.stdout.isatty() if wanted is None else wanted)
 
 
-async def make(
-    directory: Path, *, target: tuple[str, ...] = (), rev: str | None = None
-) -> Made:
+async def make(directory: Path, *, target: tuple[str, ...] = (), rev: str | None = None) -> Made:
     """Read the definitions of *directory* and plan them against its warehouse."""
-    from mdm_gitops.cli._session import reserved_schemas, session
-    from mdm_gitops.settings import load_settings
-    from mdm_gitops.source import read_folder, read_revision
+    from mdm_gitops.cli._session import session
     from mdm_gitops.warehouse.planning import make_plan
     from mdm_gitops.warehouse.script import build_script
 
-    reserved = reserved_schemas(load_settings(directory))
-    if rev is None:
-        definitions = read_folder(directory, reserved_schemas=reserved)
-    else:
-        definitions = read_revision(directory, rev, reserved_schemas=reserved)
+    definitions = _definitions(directory, rev)
     async with session(directory, application_name="mdm-gitops plan") as s:
         made = await make_plan(s.conn, definitions, schemas=s.schemas, target=target)
         script = build_script(made, schemas=s.schemas, actor="")
     return Made(plan=made, script=script, definitions=definitions)
+
+
+def between(directory: Path, *, rev: str | None, against: str) -> Made:
+    """Plan what changes from the revision *against*, as if it were deployed with rows everywhere."""
+    from mdm_gitops.cli._session import schemas_of
+    from mdm_gitops.plan.structural import structural_plan
+    from mdm_gitops.settings import load_settings
+    from mdm_gitops.warehouse.script import build_script
+
+    schemas = schemas_of(load_settings(directory))
+    new, old = _definitions(directory, rev), _definitions(directory, against)
+    made = structural_plan(old, new, data_schema=schemas.data)
+    script = build_script(made, schemas=schemas, actor="")
+    return Made(plan=made, script=script, definitions=new)
+
+
+def _definitions(directory: Path, rev: str | None) -> Definitions:
+    from mdm_gitops.cli._session import reserved_schemas
+    from mdm_gitops.settings import load_settings
+    from mdm_gitops.source import read_folder, read_revision
+
+    reserved = reserved_schemas(load_settings(directory))
+    if rev is None:
+        return read_folder(directory, reserved_schemas=reserved)
+    return read_revision(directory, rev, reserved_schemas=reserved)
 
 
 def rendered(made: Made, format_: str, *, explain: bool, color: bool) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from mdm_gitops.cli._output import echo_json, json_option, say
-from mdm_gitops.source.schemas import SCHEMA_NAMES, schema_text
+from mdm_gitops.source.schemas import available_schemas, schema_text
 
 
 @click.command()
-@click.argument("name", required=False, type=click.Choice(SCHEMA_NAMES))
+@click.argument("name", required=False, type=click.Choice(available_schemas()))
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -26,13 +26,13 @@ def schema(name: str | None, out: Path | None, as_json: bool) -> None:
     # yaml-language-server: $schema=../schemas/entity.json
     """
     if out is not None:
-        _write(out, [name] if name else list(SCHEMA_NAMES))
+        _write(out, [name] if name else available_schemas())
     elif name is not None:
         click.echo(schema_text(name).rstrip("\n"))
     elif as_json:
-        echo_json({each: json.loads(schema_text(each)) for each in SCHEMA_NAMES})
+        echo_json({each: json.loads(schema_text(each)) for each in available_schemas()})
     else:
-        for each in SCHEMA_NAMES:
+        for each in available_schemas():
             click.echo(each)
 
 

@@ -132,7 +132,7 @@ async def _one(
 
 
 def _formatted(query: str, schemas: Schemas) -> sql.Composed:
-    return sql.SQL(query).format(config=sql.Identifier(schemas.config))  # type: ignore[arg-type]
+    return sql.SQL(query).format(config=sql.Identifier(schemas.config))
 
 
 async def _looks(

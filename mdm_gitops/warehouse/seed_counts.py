@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from psycopg import AsyncConnection, sql
-from psycopg.types.json import Jsonb
 
 from mdm_gitops.model import SeedMode
 from mdm_gitops.plan.changes import ApplySeed, SeedCounts
 from mdm_gitops.plan.seeds import SeedQuestion
-from mdm_gitops.warehouse.ddl.seeds import SEED_PRINCIPAL, seed_rows
+from mdm_gitops.warehouse.ddl.seeds import SEED_PRINCIPAL, rows_text
 from mdm_gitops.warehouse.names import Schemas
 
 _SHOWN_KEYS = 5
@@ -21,7 +20,7 @@ WITH compared AS (
            ({differs}) AS differs,
            {may_write} AS may_write,
            concat_ws(', ', {keys}) AS key
-      FROM jsonb_to_recordset(%(rows)s) AS given ({types})
+      FROM jsonb_to_recordset(%(rows)s::jsonb) AS given ({types})
       LEFT JOIN {table} t ON ({match})
 )
 SELECT count(*) FILTER (WHERE NOT found),
@@ -41,8 +40,7 @@ async def count_seed(
     if question.live_table is None or not set(change.key_columns) <= question.present.keys():
         return SeedCounts(inserted=len(change.seed.rows))
     query = _query(change, question, schemas)
-    rows = Jsonb(seed_rows(change))
-    row = await (await conn.execute(query, {"rows": rows})).fetchone()
+    row = await (await conn.execute(query, {"rows": rows_text(change)})).fetchone()
     assert row is not None
     inserted, updated, unchanged, left_alone, keys = row
     return SeedCounts(
@@ -56,7 +54,7 @@ async def count_seed(
 
 def _query(change: ApplySeed, question: SeedQuestion, schemas: Schemas) -> sql.Composed:
     types = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))  # type: ignore[arg-type]
+        sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
         for column in change.columns
     )
     return sql.SQL(_COMPARE).format(

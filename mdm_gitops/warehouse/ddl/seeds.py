@@ -65,6 +65,11 @@ def _statement(sql: str, title: str, change: ApplySeed, group: str) -> Statement
     return Statement(phase=Phase.SEED, sql=sql, title=title, lock=lock, group=group)
 
 
+def rows_text(change: ApplySeed) -> str:
+    """Return all rows of the file as one JSON array, as the statements carry them."""
+    return f"[{','.join(_row_text(row, change.columns) for row in change.seed.rows)}]"
+
+
 def _row_text(row: Mapping[str, Any], columns: tuple[PhysicalColumn, ...]) -> str:
     """Return one row as JSON by physical names; what it lacks is the column's default or null."""
     given = {fold(name): value for name, value in row.items()}
