@@ -191,7 +191,7 @@ class _Reading:
         top, _, rest = entry.path.partition("/")
         problem = entry.problem or _why_not_read(entry)
         if problem:
-            self._add("not-readable", problem, entry.path)
+            self._add("not-readable", problem, _printable(entry.path))
             self._note_unreadable(entry.path)
         elif not rest:
             self._read_root_file(entry.path)
@@ -385,6 +385,11 @@ def _without(items: Iterable[Scoped], bad: set[str]) -> tuple[Scoped, ...]:
 def _reference_into(entity: Entity, bad: set[str]) -> str:
     targets = (column.reference.entity for column in entity.columns if column.reference)
     return next((target for target in targets if fold(target) in bad), "")
+
+
+def _printable(path: str) -> str:
+    """A path may hold anything; a message may not."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in path)
 
 
 def _why_not_read(entry: Entry) -> str:

@@ -12,6 +12,12 @@ _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _PLACES: Final = (_PACKAGE / "_schemas", _PACKAGE.parent / "schemas")
 
 
+def available_schemas() -> list[str]:
+    """Return the names of all schemas that are installed, those of outputs among them."""
+    folder = next(place for place in _PLACES if place.is_dir())
+    return sorted(file.stem for file in folder.glob("*.json"))
+
+
 def schema_text(name: str) -> str:
     """Return the JSON Schema called *name* as it was committed; see ``model.schema`` for names."""
     for place in _PLACES:
