@@ -12,7 +12,6 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 import click
 
@@ -189,7 +188,9 @@ async def _run_program(
 async def _call(
     program: Path, address: str, arguments: Sequence[str], environment: dict[str, str] | None
 ) -> int:
-    public, password = without_password(address)
+    from mdm_gitops.warehouse.connect import split_password
+
+    public, password = split_password(address)
     secret = {"PGPASSWORD": password} if password else {}
     # Ctrl-C belongs to the program: in psql it ends a query, not the session.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -208,15 +209,6 @@ async def _call(
 
 def _default_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def without_password(address: str) -> tuple[str, str]:
-    """Split a URL into itself without the password, and the password."""
-    parts = urlsplit(address)
-    user, _, place = parts.netloc.rpartition("@")
-    name, _, password = user.partition(":")
-    netloc = f"{name}@{place}" if user else parts.netloc
-    return urlunsplit(parts._replace(netloc=netloc)), unquote(password)
 
 
 def _show_status(directory: Path, *, as_json: bool) -> None:

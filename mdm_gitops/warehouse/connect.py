@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from mdm_gitops.errors import WarehouseError
@@ -219,6 +219,20 @@ async def _pooler_warning(conn: Connection) -> str:
 async def _backend_pid(conn: Connection) -> int:
     row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
     return int(row[0]) if row else 0
+
+
+def split_password(url: str) -> tuple[str, str]:
+    """Return *url* as a connection string without the password, and the password.
+
+    Raises:
+        WarehouseError: it is no connection string.
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise connection_failed(url, error) from None
+    password = str(parts.pop("password", None) or "")
+    return make_conninfo("", **parts), password
 
 
 def connection_failed(url: str, error: psycopg.Error) -> WarehouseError:

@@ -19,6 +19,7 @@ from mdm_gitops.warehouse.connect import (
     check_server,
     connect,
     connection_pool,
+    split_password,
 )
 
 pytestmark = pytest.mark.anyio
@@ -146,6 +147,21 @@ def _closed_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+@pytest.mark.parametrize(
+    ("url", "public", "password"),
+    [
+        ("postgresql://u:p%40%2F@h:1/d", "user=u dbname=d host=h port=1", "p@/"),
+        ("postgresql://u@h/d", "user=u dbname=d host=h", ""),
+        ("postgresql:///d?host=%2Ftmp", "dbname=d host=/tmp", ""),
+        ("postgresql://u:p@/d?host=%2Ftmp&port=5", "user=u dbname=d host=/tmp port=5", "p"),
+        ("postgresql://u@h/d?password=a%20b", "user=u dbname=d host=h", "a b"),
+        ("host=h password='a b'", "host=h", "a b"),
+    ],
+)
+def test_splitting_off_the_password(url: str, public: str, password: str) -> None:
+    assert split_password(url) == (public, password)
 
 
 async def test_a_wrong_password_and_a_missing_database(empty_database_url: str) -> None:
