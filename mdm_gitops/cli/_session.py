@@ -8,13 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from psycopg import AsyncConnection
 
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.apply import Patience
-from mdm_gitops.warehouse.connect import SessionLimits, connect
+from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.locate import warehouse_url
 from mdm_gitops.warehouse.migrate import migrate
 from mdm_gitops.warehouse.names import Schemas
@@ -22,7 +19,7 @@ from mdm_gitops.warehouse.names import Schemas
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    conn: AsyncConnection[Any]
+    conn: Connection
     settings: Settings
     schemas: Schemas
     url: str
