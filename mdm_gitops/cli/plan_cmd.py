@@ -132,12 +132,12 @@ def rendered(made: Made, format_: str, *, explain: bool, color: bool) -> str:
 
         return json.dumps(to_document(made.plan), indent=2, ensure_ascii=False)
     if format_ == "sql":
-        from mdm_gitops.warehouse.script import to_psql
+        from mdm_gitops.warehouse.psql import to_psql
 
         return to_psql(made.script)
     if format_ == "markdown":
         from mdm_gitops.plan.markdown import render_markdown
-        from mdm_gitops.warehouse.script import to_psql
+        from mdm_gitops.warehouse.psql import to_psql
 
         return render_markdown(made.plan, sql=to_psql(made.script))
     from mdm_gitops.plan.text import render_text

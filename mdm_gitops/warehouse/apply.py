@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -20,7 +21,7 @@ from mdm_gitops.errors import MdmError, PartlyApplied, PlanRefused, PlanStale, W
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import Plan
-from mdm_gitops.plan.policy import Allowance, flags, refused_hazards, standing_refusals
+from mdm_gitops.plan.policy import Allowance, refused_hazards, standing_refusals
 from mdm_gitops.warehouse import fault
 from mdm_gitops.warehouse.ddl.statement import Statement
 from mdm_gitops.warehouse.journal import Journal
@@ -47,6 +48,9 @@ class Patience:
     statement_s: float = 3_600.0
     lock_retries: int = 10
     batch_rows: int = 10_000
+
+
+DEFAULT_PATIENCE: Final = Patience()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ async def apply_plan(
     target: Collection[str] = (),
     allowances: Collection[Allowance] = (),
     approved: bool = False,
-    patience: Patience = Patience(),
+    patience: Patience = DEFAULT_PATIENCE,
     tell: Tell = _tell_nobody,
 ) -> Applied:
     """Apply *definitions*; with *plan*, only if the plan made under the lock is that very plan.
@@ -159,9 +163,10 @@ def _refuse_hazards(
     missing = refused_hazards(plan, policy=policy, allowances=allowances)
     if missing:
         consents = "1 thing needs" if len(missing) == 1 else f"{len(missing)} things need"
+        flags = " ".join(dict.fromkeys(item.flag for item in missing))
         raise PlanRefused(
             f"{consents} a person's consent, the first: {missing[0].message}",
-            hint=f"Review the plan, then pass {flags(missing)}",
+            hint=f"Review the plan, then pass {flags}",
         )
 
 
@@ -235,10 +240,10 @@ class _Run:
                 await self._in_batches(step, statement)
             await self.journal.finish(step.number)
         elif step.transactional:
-            await self._retrying(lambda: self._in_one_transaction(step))
+            await self._retrying(partial(self._in_one_transaction, step))
         else:
             for statement in step.statements:
-                await self._retrying(lambda statement=statement: self._concurrently(statement))
+                await self._retrying(partial(self._concurrently, statement))
             await self.journal.finish(step.number)
 
     async def _in_one_transaction(self, step: ScriptStep) -> None:

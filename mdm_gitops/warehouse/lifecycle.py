@@ -26,7 +26,7 @@ from mdm_gitops.plan.recorded import (
     from_document,
     to_document,
 )
-from mdm_gitops.warehouse.apply import LOCK_PURPOSE, Applied, Patience, apply_plan
+from mdm_gitops.warehouse.apply import DEFAULT_PATIENCE, LOCK_PURPOSE, Applied, Patience, apply_plan
 from mdm_gitops.warehouse.ddl.drops import drop_column, drop_table
 from mdm_gitops.warehouse.lock import alone
 from mdm_gitops.warehouse.names import Schemas
@@ -81,7 +81,7 @@ async def remove_entity(
     actor: str,
     allowances: Collection[Allowance] = (),
     approved: bool = True,
-    patience: Patience = Patience(),
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> Applied:
     """Archive *entity*; its rows stay and come back when it is deployed again. See errors above."""
     await _removable(conn, fold(entity), schemas)
@@ -129,7 +129,7 @@ async def drop_archives(
     confirm: str,
     schemas: Schemas,
     actor: str,
-    patience: Patience = Patience(),
+    patience: Patience = DEFAULT_PATIENCE,
 ) -> Dropped:
     """Destroy all archived columns and tables of *entity*, also of its removed namesakes.
 
@@ -204,8 +204,8 @@ async def _drop_one(conn: AsyncConnection[Any], record: RecordedEntity, schemas:
     )
     await _run(conn, _SAVE, schemas, id=record.entity_id, record=Jsonb(to_document(kept)))
     names = list(kept.active_table_names)
-    remember = "SELECT {config}.remember_relation(%(schemas)s::text[], %(names)s::text[])"
-    await _run(conn, remember, schemas, schemas=[schemas.data] * len(names), names=names)
+    remember = "SELECT {config}.remember_relation(%(in_schemas)s::text[], %(names)s::text[])"
+    await _run(conn, remember, schemas, in_schemas=[schemas.data] * len(names), names=names)
 
 
 def _tables(record: RecordedEntity) -> Iterator[str]:

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.plan import RefusalCode
-from mdm_gitops.warehouse.script import build_script, to_psql
+from mdm_gitops.warehouse.psql import to_psql
+from mdm_gitops.warehouse.script import build_script
 from tests.conftest import DatabaseMaker
 from tests.support import warehouses as on
 from tests.support.repositories import build, edited, repositories
