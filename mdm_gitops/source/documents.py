@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from mdm_gitops.errors import DefinitionError, Finding, Location
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.problem import Pointer, Problem
-from mdm_gitops.source.explain import explain
 from mdm_gitops.source.json_reader import load_rows
 from mdm_gitops.source.json_reader import locate_all as locate_all_json
 from mdm_gitops.source.limits import MAX_FINDINGS_PER_FILE
@@ -50,6 +49,8 @@ class YamlDocument:
         try:
             return model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as exc:
+            from mdm_gitops.source.explain import explain  # loads jsonschema: half of the start
+
             problems = explain(schema_name, self.value, exc)
         raise DefinitionError(findings_of(problems, self))
 

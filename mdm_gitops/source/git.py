@@ -42,13 +42,19 @@ def commit_of(root: Path) -> str | None:
 
     None for a plain folder, and for a repository without a commit.
     """
+    head = head_of(root)
+    return head and head + (DIRTY if _differs(root) else "")
+
+
+def head_of(root: Path) -> str | None:
+    """Return HEAD's hash if *root* is the root of a work tree that has a commit."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True)
     if not head:
         _git(root, "rev-parse", "--git-dir")  # says why, if git refuses the repository itself
         return None
-    return head.decode().strip() + (DIRTY if _differs(root) else "")
+    return head.decode().strip()
 
 
 def _differs(root: Path) -> bool:
@@ -67,6 +73,11 @@ def resolve_revision(repo: Path, revision: str) -> str:
     """
     if not revision or revision.startswith("-") or "\x00" in revision:
         raise InputError(f"{revision!r} is no revision", hint="name a commit, branch or tag")
+    inside = _git(repo, "rev-parse", "--show-prefix").decode().strip()
+    if inside:
+        raise InputError(
+            f"{repo} is not the root of its repository", hint=f"it is {inside} of a larger one"
+        )
     found = _git(
         repo,
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"),
@@ -152,7 +163,11 @@ def _git(root: Path, *arguments: str, stdin: bytes = b"", may_fail: bool = False
     if may_fail:
         return b""
     said = _CREDENTIAL.sub("***", done.stderr.decode(errors="replace").strip())
-    raise InputError(f"git cannot read {root}: {said.splitlines()[0] if said else 'no reason'}")
+    foreign = "dubious ownership" in said
+    raise InputError(
+        f"git cannot read {root}: {said.splitlines()[0] if said else 'no reason given'}",
+        hint=f"`git config --global --add safe.directory {root}` trusts it" if foreign else "",
+    )
 
 
 def _environment() -> dict[str, str]:

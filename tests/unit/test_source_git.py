@@ -106,6 +106,16 @@ def test_a_folder_that_is_no_repository_has_no_revisions(tmp_path: Path) -> None
         read_revision(tmp_path, "HEAD")
 
 
+def test_a_folder_inside_a_repository_has_no_revisions_of_its_own(repo: Path) -> None:
+    with pytest.raises(InputError, match="is not the root of its repository"):
+        read_revision(repo / "entities", "HEAD")
+
+
+def test_a_bare_repository_has_revisions(repo: Path, tmp_path: Path) -> None:
+    git(repo, "clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+    assert list(read_revision(tmp_path / "bare", "main").entities) == ["a"]
+
+
 def test_links_and_submodules_in_a_commit_are_refused(repo: Path) -> None:
     (repo / "entities" / "link.yaml").symlink_to("/etc/passwd")
     git(repo, "add", ".")
@@ -144,6 +154,19 @@ def test_nothing_of_the_repository_is_run(repo: Path, tmp_path: Path) -> None:
     read_folder(repo)
     read_revision(repo, "HEAD")
     assert not trap.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_repository_of_somebody_else_is_not_taken_for_a_plain_folder(
+    repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    for path in (repo, repo / ".git"):
+        os.chown(path, 65534, 65534)
+    with pytest.raises(InputError, match="dubious ownership") as caught:
+        read_folder(repo)
+    assert "safe.directory" in caught.value.hint
 
 
 def test_variables_that_point_git_elsewhere_are_not_heeded(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 
 from mdm_gitops.errors import DefinitionError, InputError
 from mdm_gitops.source import (
+    Entry,
     check_entity_in,
     parse_entity,
     read_folder,
     read_tree,
     read_tree_leniently,
 )
+from mdm_gitops.source.tree import is_of_interest
 
 GOOD: dict[str, bytes] = {
     "mdm.yaml": b"name: demo\napiVersion: mdm-gitops/v1\ndomains:\n  - name: sales\n",
@@ -293,6 +296,33 @@ def test_a_file_without_the_right_to_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "webhooks.yaml").chmod(0)
     with pytest.raises(DefinitionError, match=r"webhooks.yaml: cannot be read"):
         read_folder(tmp_path)
+
+
+class Fading:
+    """A tree whose files vanish between listing and reading, as those of a busy folder do."""
+
+    def entries(self) -> Iterator[Entry]:
+        yield from (Entry(path=path) for path in GOOD if is_of_interest(path))
+
+    def read(self, path: str) -> bytes:
+        if path == "mdm.yaml":
+            return GOOD[path]
+        raise FileNotFoundError(2, "No such file or directory", path)
+
+
+def test_files_that_vanish_while_reading_are_told() -> None:
+    with pytest.raises(DefinitionError) as caught:
+        read_tree(Fading())
+    assert list(map(str, caught.value.findings)) == [
+        f"{path}: cannot be read: No such file or directory"
+        for path in sorted(GOOD)
+        if is_of_interest(path) and path.endswith((".yaml", ".json")) and path != "mdm.yaml"
+    ]
+
+
+def test_a_tree_of_too_many_files_is_not_read() -> None:
+    files = {f"entities/e{number}.yaml": b"" for number in range(20_001)}
+    assert findings_of(files | GOOD) == ["entities: more than 20,000 definition files"]
 
 
 def test_two_hundred_broken_repositories_are_read_or_refused() -> None:
