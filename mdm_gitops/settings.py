@@ -189,6 +189,11 @@ class OperatorSettings(_Section):
     """The reconcile loop."""
 
     IntervalSeconds: Seconds = Field(default=30.0, description="pause between two reconciles")
+    CheckIntervalSeconds: Seconds = Field(
+        default=60.0,
+        description="look at all definitions and at the live catalog at least this often, also when"
+        " no file, commit or deployment is new: this is how drift is found",
+    )
     FirstRetrySeconds: Seconds = Field(
         default=2.0, description="pause after a failure; doubles with each further one"
     )

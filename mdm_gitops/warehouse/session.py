@@ -1,0 +1,86 @@
+"""A program's way to its warehouse: settings, server, one connection, the store of this version.
+
+What the command line and the operator share; the API has a pool instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mdm_gitops.settings import Settings, load_settings
+from mdm_gitops.warehouse.apply import Patience
+from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
+from mdm_gitops.warehouse.locate import warehouse_url
+from mdm_gitops.warehouse.migrate import migrate
+from mdm_gitops.warehouse.names import Schemas
+
+# Plans and applies set limits of their own for each statement.
+_LIMITS: Final = SessionLimits(statement_timeout_s=0, idle_in_transaction_timeout_s=600)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    conn: Connection
+    settings: Settings
+    schemas: Schemas
+    url: str
+
+    @property
+    def patience(self) -> Patience:
+        return patience_of(self.settings)
+
+
+def patience_of(settings: Settings, *, writer_lock_s: float = 0.0) -> Patience:
+    apply = settings.Apply
+    return Patience(
+        writer_lock_s=writer_lock_s,
+        table_lock_s=apply.LockTimeoutSeconds,
+        concurrently_lock_s=apply.ConcurrentlyLockTimeoutSeconds,
+        statement_s=apply.StatementTimeoutSeconds,
+        lock_retries=apply.LockRetries,
+        batch_rows=apply.BackfillBatchRows,
+    )
+
+
+def schemas_of(settings: Settings) -> Schemas:
+    return Schemas(config=settings.ConfigSchema, data=settings.EntityDataSchema)
+
+
+def reserved_schemas(settings: Settings) -> tuple[str, ...]:
+    """Schemas that no consumption view may use."""
+    return (settings.ConfigSchema, settings.EntityDataSchema)
+
+
+@asynccontextmanager
+async def session(folder: Path, *, application_name: str) -> AsyncIterator[Session]:
+    """Yield a session with the warehouse of *folder*; its config store is migrated first."""
+    settings = load_settings(folder)
+    async with warehouse_url(folder, settings) as url:
+        conn = await open_connection(url, settings, application_name=application_name)
+        async with conn:
+            yield Session(conn=conn, settings=settings, schemas=schemas_of(settings), url=url)
+
+
+async def open_connection(url: str, settings: Settings, *, application_name: str) -> Connection:
+    """Return a connection to a store that is brought to this version if it is older.
+
+    Raises:
+        WarehouseError: there is no way to the server, or its store is newer.
+    """
+    conn = await connect(
+        url,
+        application_name=application_name,
+        limits=_LIMITS,
+        connect_timeout_s=settings.Database.ConnectTimeoutSeconds,
+    )
+    schemas = schemas_of(settings)
+    try:
+        await migrate(conn, config_schema=schemas.config, data_schema=schemas.data)
+    except BaseException:
+        await conn.close()
+        raise
+    return conn
