@@ -127,13 +127,18 @@ def _fits(number: str, new: str) -> str:
     return f"TRUNC({number}, {scale}) = {number} AND ABS({number}) < {limit}"
 
 
+def _is_written(number: str) -> str:
+    """Return the test that *number* has no more digits than the program reads."""
+    digits = f"LENGTH(LTRIM(TRANSLATE(CAST({number} AS TEXT), '-.', ''), '0'))"
+    return f"{digits} + SCALE({number}) <= {MAX_DECIMAL_DIGITS}"
+
+
 def _text_to_numeric(new: str) -> _Cast:
     number = "CAST(:v AS NUMERIC)"
-    digits = f"LENGTH(LTRIM(TRANSLATE(CAST({number} AS TEXT), '-.', ''), '0'))"
     return _Cast(
         f"CASE WHEN NOT :v ~ '{_DECIMAL_TEXT}' THEN FALSE"
         " WHEN NOT PG_INPUT_IS_VALID(:v, 'numeric') THEN FALSE"
-        f" ELSE {digits} + SCALE({number}) <= {MAX_DECIMAL_DIGITS} AND {_fits(number, new)} END",
+        f" ELSE {_is_written(number)} AND {_fits(number, new)} END",
         f"CAST(:v AS {new})",
     )
 
@@ -158,6 +163,12 @@ _TEXT_TO_JSON: Final = _plain(
     "CAST(:v AS JSONB)",
 )
 _TO_TEXT: Final = _plain("TRUE", "CAST(:v AS TEXT)")
+# PostgreSQL's infinity and NaN (which it sorts above all) are no numbers of ours.
+_NUMERIC_TO_TEXT: Final = _plain(
+    "CASE WHEN :v > CAST('-Infinity' AS NUMERIC) AND :v < CAST('Infinity' AS NUMERIC)"
+    f" THEN {_is_written(':v')} ELSE FALSE END",
+    "CAST(:v AS TEXT)",
+)
 
 _TABLE: Final[Mapping[tuple[str, str], Callable[[str], _Cast]]] = MappingProxyType(
     {
@@ -189,7 +200,7 @@ _TABLE: Final[Mapping[tuple[str, str], Callable[[str], _Cast]]] = MappingProxyTy
         ),
         ("integer", "text"): _TO_TEXT,
         ("bigint", "text"): _TO_TEXT,
-        ("numeric", "text"): _TO_TEXT,
+        ("numeric", "text"): _NUMERIC_TO_TEXT,
         ("boolean", "text"): _TO_TEXT,
         ("uuid", "text"): _TO_TEXT,
         ("jsonb", "text"): _TO_TEXT,

@@ -46,7 +46,10 @@ def add_satellite(change: AddSatellite, schemas: Schemas) -> Iterator[Statement]
 
 def _create_table(table: Table, schemas: Schemas) -> Statement:
     body: list[Tree] = [column_definition(each) for each in table.columns.values()]
-    key = exp.PrimaryKey(expressions=[identifier(name) for name in table.primary_key])
+    key = exp.PrimaryKey(
+        expressions=[identifier(name) for name in table.primary_key],
+        include=exp.IndexParameters(with_storage=False),  # as the parser reads it
+    )
     body.append(exp.Constraint(this=identifier(table.primary_key_name), expressions=[key]))
     for check in table.checks:
         body.append(check_constraint(check, table.columns[check.column].type))
