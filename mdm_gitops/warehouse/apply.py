@@ -117,9 +117,9 @@ async def apply_plan(
             statement_timeout_s=patience.statement_s,
         )
         _refuse_stale(plan, fresh)
-        _refuse_blocked(fresh, allowances)
+        refuse_blocked(fresh, allowances)
         if not approved:
-            _refuse_hazards(fresh, definitions, allowances)
+            refuse_hazards(fresh, definitions, allowances)
         journal = Journal(conn, schemas)
         await journal.close_interrupted()
         if fresh.is_empty:
@@ -142,7 +142,8 @@ def _refuse_stale(plan: Plan | None, fresh: Plan) -> None:
     )
 
 
-def _refuse_blocked(plan: Plan, allowances: Collection[Allowance]) -> None:
+def refuse_blocked(plan: Plan, allowances: Collection[Allowance] = ()) -> None:
+    """Raise PlanRefused if something stands in the way that nobody can allow."""
     refusals = standing_refusals(plan, allowances=allowances)
     if refusals:
         first, more = refusals[0], len(refusals) - 1
@@ -156,9 +157,10 @@ def _refuse_blocked(plan: Plan, allowances: Collection[Allowance]) -> None:
         )
 
 
-def _refuse_hazards(
-    plan: Plan, definitions: Definitions, allowances: Collection[Allowance]
+def refuse_hazards(
+    plan: Plan, definitions: Definitions, allowances: Collection[Allowance] = ()
 ) -> None:
+    """Raise PlanRefused if the project's policy and *allowances* do not let all of *plan* in."""
     policy = definitions.project.policy
     missing = refused_hazards(plan, policy=policy, allowances=allowances)
     if missing:
