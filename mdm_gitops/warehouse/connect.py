@@ -157,7 +157,7 @@ async def check_server(conn: Connection) -> ServerReport:
     cursor = await conn.execute(_SERVER_FACTS)
     row = await cursor.fetchone()
     assert row is not None
-    version_number, version, encoding, fsync, commit, full_page_writes, pid = row
+    version_number, version, encoding, fsync, commit, full_page_writes, path, pid = row
     major = version_number // 10_000
     if major < OLDEST_MAJOR:
         raise _unusable(
@@ -176,6 +176,12 @@ async def check_server(conn: Connection) -> ServerReport:
         )
     if pid != conn.info.backend_pid:
         warnings.append(await _pooler_warning(conn))
+    if path != _SESSION["search_path"]:
+        raise _unusable(
+            "the session settings of this program do not reach the warehouse",
+            hint="connect to the server itself, or let the pooler pass on the parameter options;"
+            " Mdm__Database__Url must not set search_path",
+        )
     return ServerReport(version=version, warnings=tuple(warnings))
 
 
@@ -183,7 +189,7 @@ _SERVER_FACTS: Final = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'),
            current_setting('server_encoding'), current_setting('fsync'),
            current_setting('synchronous_commit'), current_setting('full_page_writes'),
-           pg_backend_pid()
+           current_setting('search_path'), pg_backend_pid()
 """
 
 

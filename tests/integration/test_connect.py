@@ -228,6 +228,13 @@ async def test_lost_durability_is_told(conn: AsyncConnection[Any]) -> None:
     )
 
 
+async def test_sessions_without_our_settings_are_refused(empty_database_url: str) -> None:
+    url = empty_database_url.replace("options=", f"options={quote('-c search_path=public ')}")
+    async with await connect(url, application_name="test") as conn:
+        with pytest.raises(WarehouseError, match="session settings of this program do not reach"):
+            await check_server(conn)
+
+
 async def test_a_database_of_another_encoding_is_refused(
     admin: psycopg.Connection[Any], empty_database_url: str
 ) -> None:
