@@ -82,6 +82,7 @@ class StoreState:
     removed: tuple[StoredEntity, ...]  # archived, with their last names
     grants: Mapping[str, tuple[PermissionGrant, ...]]
     keys: Mapping[bytes, StoredKey]
+    project: Project | None = None  # as last deployed
     _memory: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def remember(self, key: Any, work_out: Callable[[], T]) -> T:
@@ -97,7 +98,7 @@ class StoreState:
     @cached_property
     def definitions(self) -> Definitions:
         """The deployed entities as definitions, so that filters can follow their references."""
-        project = Project(name="deployed", api_version="mdm-gitops/v1")
+        project = self.project or Project(name="nothing", api_version="mdm-gitops/v1")
         return Definitions(project=project, entities=_Deployed(self.entities))
 
 
@@ -151,6 +152,7 @@ _GRANTS: Final = """
 SELECT principal, domain, entity, actions, row_filter FROM {config}.permission
  ORDER BY principal, domain, entity, actions, row_filter
 """
+_PROJECT: Final = "SELECT definition FROM {config}.project"
 _KEYS: Final = """
 SELECT key_sha256, name, is_global_admin, expires_at FROM {config}.api_key WHERE revoked_at IS NULL
 """
@@ -179,6 +181,7 @@ async def read_state(
         entity_rows = await _rows(conn, _ENTITIES, schemas, found)
         grant_rows = await _rows(conn, _GRANTS, schemas)
         key_rows = await _rows(conn, _KEYS, schemas)
+        projects = await _rows(conn, _PROJECT, schemas)
     entities = [_entity(row, kept) for row in entity_rows]
     return StoreState(
         revision=revision[0]["value"],
@@ -186,6 +189,7 @@ async def read_state(
         removed=tuple(e for e in entities if e.state is EntityState.REMOVED),
         grants=_by_principal(grant_rows),
         keys={bytes(row.pop("key_sha256")): StoredKey(**row) for row in key_rows},
+        project=Project.model_validate(projects[0]["definition"]) if projects else None,
     )
 
 

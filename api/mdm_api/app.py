@@ -1,0 +1,139 @@
+"""Composition root of the API: everything the handlers need is made here and nowhere else.
+
+``create_app`` takes its parts and can run in a test; ``app_from_environment`` is what worker
+processes call, which are given nothing but their environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mdm_api import security
+from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
+from mdm_api.deployer import WarehouseDeployer
+from mdm_api.metrics import Metrics
+from mdm_api.observe import Observed
+from mdm_api.problems import no_such_path
+from mdm_api.routes import API_PREFIX, routes_of
+from mdm_api.services import Services, utc_now
+from mdm_api.table import OPERATIONS
+from mdm_gitops.settings import Settings, load_settings
+from mdm_gitops.warehouse.connect import SessionLimits, borrow, connection_pool
+from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.store import Store
+
+URL_VARIABLE: Final = "MDM_SERVE_DATABASE_URL"
+FOLDER_VARIABLE: Final = "MDM_SERVE_FOLDER"
+_HOUSEKEEPING_S: Final = 15.0
+
+
+def create_app(
+    *,
+    database_url: str,
+    settings: Settings,
+    definitions: DefinitionsProvider | None = None,
+    now: Callable[[], datetime] = utc_now,
+) -> Starlette:
+    """Return the application for the warehouse at *database_url*, whose store is migrated.
+
+    *definitions* are those to be deployed; without them the app serves what is deployed already.
+    """
+    desired = definitions or NoDefinitions()
+    schemas = Schemas(config=settings.ConfigSchema, data=settings.EntityDataSchema)
+    database = settings.Database
+    pool = connection_pool(
+        database_url,
+        application_name="mdm-gitops api",
+        min_size=database.PoolMinSize,
+        max_size=database.PoolMaxSize,
+        wait_s=database.PoolWaitSeconds,
+        limits=SessionLimits(statement_timeout_s=database.StatementTimeoutSeconds),
+        connect_timeout_s=database.ConnectTimeoutSeconds,
+    )
+    services = Services(
+        settings=settings,
+        pool=pool,
+        store=Store(schemas),
+        metrics=Metrics(),
+        definitions=desired,
+        deployer=WarehouseDeployer(url=database_url, settings=settings, definitions=desired),
+        now=now,
+    )
+    observed = Middleware(
+        Observed,
+        metrics=services.metrics,
+        problem_base_url=settings.Server.ProblemBaseUrl,
+    )
+    app = Starlette(
+        routes=routes_of(OPERATIONS),
+        middleware=[observed],
+        exception_handlers={404: _nothing_here},
+        lifespan=_lifespan,
+    )
+    app.router.redirect_slashes = False
+    app.state.services = services
+    return app
+
+
+def app_from_environment() -> Starlette:
+    """Return the application of a worker process that ``mdm-gitops serve`` started."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    settings = load_settings(Path(folder) if folder else None)
+    return create_app(
+        database_url=os.environ[URL_VARIABLE],
+        settings=settings,
+        definitions=folder_definitions(Path(folder), settings) if folder else None,
+    )
+
+
+def folder_definitions(folder: Path, settings: Settings) -> FolderDefinitions:
+    reserved = (settings.ConfigSchema, settings.EntityDataSchema)
+    return FolderDefinitions(folder, reserved_schemas=reserved)
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    services: Services = app.state.services
+    async with services.pool:
+        keeping = asyncio.create_task(_keep_house(services))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+
+
+async def _keep_house(services: Services) -> None:
+    """Tell the numbers of the pool, which a worker that nobody scrapes would else keep to itself."""
+    while True:
+        services.metrics.note_pool(services.pool.get_stats())
+        await asyncio.sleep(_HOUSEKEEPING_S)
+
+
+async def _nothing_here(request: Request, exc: Exception) -> Response:
+    """No route: under /api only those who may come in are told so."""
+    if request.url.path.startswith(API_PREFIX):
+        await _admit_somebody(request)
+    raise no_such_path()
+
+
+async def _admit_somebody(request: Request) -> None:
+    services: Services = request.app.state.services
+    key = security.presented_key(request)
+    async with borrow(services.pool) as conn:
+        state = await services.store.current(conn)
+    if security.principal_of(key, state, now=services.now()) is None:
+        raise security.unknown_key(with_basic=False)

@@ -1,0 +1,132 @@
+"""One request on its way: who calls, with which parameters, in which state of the store.
+
+Authorisation is decided on the operation that matched, never on the text of the path. Rights are
+exact: a refusal is only given after the store has been asked whether anything changed, and a read
+proves in its own statement that nothing did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import orjson
+from psycopg import AsyncConnection
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mdm_api import bodies, security
+from mdm_api.operations import Access, Operation
+from mdm_api.services import Services
+from mdm_gitops.access import Principal
+from mdm_gitops.data.asking import Asking, StateMoved
+from mdm_gitops.errors import AccessDenied, AuthRequired, MdmError, WarehouseLocked
+from mdm_gitops.warehouse.connect import borrow
+from mdm_gitops.warehouse.store import StoreState
+
+T = TypeVar("T")
+_ATTEMPTS: Final = 4
+
+
+@dataclass(kw_only=True)
+class Call:
+    request: Request
+    operation: Operation
+    services: Services
+    parameters: dict[str, Any]
+    _state: StoreState | None = None
+    _principal: Principal | None = None
+
+    @property
+    def state(self) -> StoreState:
+        assert self._state is not None, "a public operation has no state of the store"
+        return self._state
+
+    @property
+    def principal(self) -> Principal:
+        assert self._principal is not None, "a public operation has no principal"
+        return self._principal
+
+    @property
+    def asking(self) -> Asking:
+        return Asking(
+            principal=self.principal,
+            state=self.state,
+            schemas=self.services.schemas,
+            now=self.services.now(),
+        )
+
+    def path(self, name: str) -> str:
+        return str(self.request.path_params[name])
+
+    async def body(self) -> bytes:
+        limit = self.services.settings.Server.MaxBodyBytes
+        return await bodies.read_body(self.request, max_bytes=limit)
+
+    # --- who calls ------------------------------------------------------------------------------
+
+    async def admit(self) -> None:
+        """Let the caller in, or raise AuthRequired or AccessDenied."""
+        if self.operation.access is Access.PUBLIC:
+            return
+        key = security.presented_key(self.request, with_basic=self.operation.with_basic)
+        store = self.services.store
+        known = store.last_known if self.operation.checks_late else None
+        if known is None or not self._recognise(key, known):
+            if known is not None and not security.may_be_unknown(key):
+                raise self._refused()
+            async with borrow(self.services.pool) as conn:
+                known = await store.current(conn)
+            if not self._recognise(key, known):
+                raise self._refused()
+        if self.operation.access is Access.GLOBAL_ADMIN and not self.principal.is_global_admin:
+            raise AccessDenied("this is for a Global Admin")
+
+    def _recognise(self, key: str, state: StoreState) -> bool:
+        principal = security.principal_of(key, state, now=self.services.now())
+        if principal is None:
+            return False
+        self._state, self._principal = state, principal
+        self.request.scope["mdm.principal"] = principal.actor
+        return True
+
+    def _refused(self) -> AuthRequired:
+        return security.unknown_key(with_basic=self.operation.with_basic)
+
+    # --- work on the warehouse ------------------------------------------------------------------
+
+    async def reading(self, work: Callable[[AsyncConnection[Any], Asking], Awaitable[T]]) -> T:
+        """Run *work* in a state of the store that held when its statement ran.
+
+        A refusal counts only if the store has not changed since: a right given a moment ago works
+        at once, as one taken away is gone at once.
+        """
+        store = self.services.store
+        async with borrow(self.services.pool) as conn:
+            for _ in range(_ATTEMPTS):
+                tried = self.state
+                try:
+                    return await work(conn, self.asking)
+                except StateMoved:
+                    fresh = await store.refresh(conn, other_than=tried)
+                except MdmError:
+                    fresh = await store.current(conn)
+                    if fresh is tried:
+                        raise
+                key = security.presented_key(self.request, with_basic=self.operation.with_basic)
+                if not self._recognise(key, fresh):
+                    raise self._refused()
+        raise WarehouseLocked("definitions are being deployed", hint="try again in a moment")
+
+
+def json_response(
+    value: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    content = orjson.dumps(value, default=str)
+    return Response(
+        content,
+        status_code=status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store", **(headers or {})},
+    )

@@ -1,0 +1,227 @@
+"""``GET /api/v1/entities/{name}/data`` and ``/data/{id}``: rows, passed through as bytes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+from psycopg import AsyncConnection
+from starlette.responses import Response
+
+from mdm_api import schemas
+from mdm_api.call import Call
+from mdm_api.catalog import explain_absence
+from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
+from mdm_gitops.data.asking import Asking, readable_entity
+from mdm_gitops.data.row_json import RowState
+from mdm_gitops.data.rows import (
+    DEFAULT_TAKE,
+    MAX_SKIP,
+    MAX_TAKE,
+    ListRequest,
+    Page,
+    Row,
+    RowShape,
+    get_row,
+    list_rows,
+    parse_row_id,
+)
+from mdm_gitops.errors import InputError, NotFound
+
+_JSON: Final = "application/json"
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+async def list_data(call: Call) -> Response:
+    request = _list_request(call.parameters)
+
+    async def work(conn: AsyncConnection[Any], asking: Asking) -> Page:
+        return await list_rows(conn, asking=asking, entity=call.path("name"), request=request)
+
+    try:
+        page = await call.reading(work)
+    except NotFound as error:
+        raise await explain_absence(call, error) from None
+    call.services.metrics.note_rows(len(page.rows))
+    return Response(_envelope(page, request), media_type=_JSON, headers=_NO_STORE)
+
+
+async def get_data(call: Call) -> Response:
+    _refuse_as_of(call.parameters)
+    shape = _shape(call.parameters)
+
+    async def work(conn: AsyncConnection[Any], asking: Asking) -> Row:
+        stored = readable_entity(asking, call.path("name"))
+        row_id = parse_row_id(call.path("id"), stored.definition)
+        return await get_row(
+            conn, asking=asking, entity=call.path("name"), row_id=row_id, shape=shape
+        )
+
+    try:
+        row = await call.reading(work)
+    except NotFound as error:
+        raise await explain_absence(call, error) from None
+    call.services.metrics.note_rows(1)
+    headers = {**_NO_STORE, "ETag": f'"v{row.version}"'}
+    return Response(row.body, media_type=_JSON, headers=headers)
+
+
+def _list_request(given: dict[str, Any]) -> ListRequest:
+    _refuse_as_of(given)
+    return ListRequest(
+        shape=_shape(given),
+        filter=given["filter"] or "",
+        sort=given["sort"] or "",
+        skip=given["skip"],
+        take=given["take"],
+        after=given["after"] or "",
+        count=given["count"],
+    )
+
+
+def _shape(given: dict[str, Any]) -> RowShape:
+    return RowShape(
+        state=RowState(given["state"]),
+        fields=given["fields"] or "",
+        expand=given["expand"] or "",
+    )
+
+
+def _refuse_as_of(given: dict[str, Any]) -> None:
+    if given["asOfUtc"]:
+        raise InputError(
+            "asOfUtc is not answered by this version, only the present is",
+            hint="leave asOfUtc out",
+            parameter="asOfUtc",
+        )
+
+
+def _envelope(page: Page, request: ListRequest) -> bytes:
+    tail = orjson.dumps(
+        {
+            "skip": request.skip,
+            "take": request.take,
+            "hasMore": page.has_more,
+            "nextAfter": page.next_after,
+            "totalCount": page.total,
+        }
+    )
+    return b'{"items":[' + b",".join(page.rows) + b"]," + tail[1:]
+
+
+_FIELDS: Final = Parameter(
+    name="fields",
+    description="Columns to answer, in this order; all without it.",
+    example="code,name",
+)
+_EXPAND: Final = Parameter(
+    name="expand",
+    description="Reference columns whose rows are added under `_expanded`, one level. Null stands"
+    " for a row that is not there or that the caller may not see.",
+    example="country",
+)
+_AS_OF: Final = Parameter(
+    name="asOfUtc",
+    description="A moment in the past (ISO 8601). Not answered by this version: 400.",
+)
+_PATH: Final = {"name": "Name of the entity, in any case."}
+_ERRORS: Final = (
+    "REQUEST_INVALID",
+    "ENTITY_NOT_FOUND",
+    "ENTITY_NOT_DEPLOYED",
+    "COLUMN_RESTRICTED",
+    "QUERY_TIMEOUT",
+)
+
+
+def _state_parameter(default: RowState) -> Parameter:
+    return Parameter(
+        name="state",
+        description="Approved rows by deletion, or the proposals that wait for approval.",
+        default=default.value,
+        choices=tuple(state.value for state in RowState),
+    )
+
+
+operations = (
+    Operation(
+        method="GET",
+        path="/api/v1/entities/{name}/data",
+        handler=list_data,
+        summary="List rows",
+        tag="Data",
+        access=Access.SIGNED_IN,
+        checks_late=True,
+        path_parameters=_PATH,
+        description="The rows that the caller may see, in a total order. Page with `after`, which"
+        " costs the same on each page; `skip` reads what it skips. Values of restricted columns are"
+        ' `"***"` without the action viewrestricted.',
+        parameters=(
+            Parameter(
+                name="filter",
+                description="A filter in the bracket language, combined by AND with the row filter"
+                " of the caller.",
+                example="[country] = 'CH' AND [active] = true",
+            ),
+            Parameter(
+                name="sort",
+                description="Columns to sort by, `-` before one for descending. Without it the"
+                " definition's `sortColumns`. Nulls come last ascending and first descending.",
+                example="name,-code",
+            ),
+            Parameter(
+                name="skip",
+                description="Rows to pass over.",
+                kind=Kind.NUMBER,
+                default=0,
+                minimum=0,
+                maximum=MAX_SKIP,
+            ),
+            Parameter(
+                name="take",
+                description="Rows to answer.",
+                kind=Kind.NUMBER,
+                default=DEFAULT_TAKE,
+                minimum=1,
+                maximum=MAX_TAKE,
+            ),
+            Parameter(
+                name="after",
+                description="`nextAfter` of the page before, with the same filter, state and sort.",
+            ),
+            _FIELDS,
+            Parameter(
+                name="count",
+                description="Whether to count all matching rows (`totalCount`).",
+                kind=Kind.FLAG,
+                default=False,
+            ),
+            _state_parameter(RowState.ACTIVE),
+            _EXPAND,
+            _AS_OF,
+        ),
+        answers={200: Answer(description="A page of rows.", schema=schemas.ref("RowPage"))},
+        errors=(*_ERRORS, "FILTER_INVALID"),
+    ),
+    Operation(
+        method="GET",
+        path="/api/v1/entities/{name}/data/{id}",
+        handler=get_data,
+        summary="Read one row",
+        tag="Data",
+        access=Access.SIGNED_IN,
+        checks_late=True,
+        path_parameters={**_PATH, "id": "`_sys_id` of the row."},
+        description="A row that the caller may not see is as absent as one that is not there. A"
+        " soft-deleted row is answered with `_sys_state` `deleted`.",
+        parameters=(_FIELDS, _state_parameter(RowState.ALL), _EXPAND, _AS_OF),
+        answers={
+            200: Answer(
+                description="The row.",
+                schema=schemas.ref("Row"),
+                headers={"ETag": 'The version of the row, `"v<_sys_version>"`.'},
+            )
+        },
+        errors=(*_ERRORS, "ROW_NOT_FOUND"),
+    ),
+)

@@ -1,0 +1,189 @@
+"""Plan and apply for the handlers: one entity at a time, on a connection of its own.
+
+A deployment may take longer than any request to the rows, so it does not use their pool and its
+limits. It goes on when the client goes away; the journal tells how it ended. What plans and applies
+is imported on the first use: a server that only serves rows has no need of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from psycopg import AsyncConnection
+
+from mdm_api.definitions import DefinitionsProvider
+from mdm_gitops.errors import Conflict, DefinitionError, PlanStale
+from mdm_gitops.model import Definitions
+from mdm_gitops.plan.policy import Allowance
+from mdm_gitops.settings import Settings
+from mdm_gitops.warehouse.connect import SessionLimits, connect
+from mdm_gitops.warehouse.names import Schemas
+
+if TYPE_CHECKING:
+    from mdm_gitops.warehouse.apply import Applied, Patience
+
+Document = dict[str, Any]
+T = TypeVar("T")
+_LIMITS = SessionLimits(statement_timeout_s=0, idle_in_transaction_timeout_s=600)
+
+
+class Deployer(Protocol):
+    """*entity* is a folded name, *allow* are texts as ``--allow`` takes them."""
+
+    async def preview(self, entity: str) -> Document: ...
+
+    async def deploy(
+        self, entity: str, *, actor: str, allow: Sequence[str], plan_id: str | None
+    ) -> Document: ...
+
+    async def remove(self, entity: str, *, actor: str, allow: Sequence[str]) -> Document: ...
+
+    async def drop_archives(self, entity: str, *, confirm: str, actor: str) -> Document: ...
+
+
+class WarehouseDeployer:
+    def __init__(self, *, url: str, settings: Settings, definitions: DefinitionsProvider) -> None:
+        self._url = url
+        self._settings = settings
+        self._definitions = definitions
+        self._schemas = Schemas(config=settings.ConfigSchema, data=settings.EntityDataSchema)
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def preview(self, entity: str) -> Document:
+        from mdm_gitops.plan.document import to_document
+        from mdm_gitops.warehouse.planning import make_plan
+
+        definitions = await self._usable()
+        async with self._connection() as conn:
+            plan = await make_plan(conn, definitions, schemas=self._schemas, target=[entity])
+        return to_document(plan, policy=definitions.project.policy)
+
+    async def deploy(
+        self, entity: str, *, actor: str, allow: Sequence[str], plan_id: str | None
+    ) -> Document:
+        from mdm_gitops.warehouse.apply import apply_plan
+        from mdm_gitops.warehouse.planning import make_plan
+
+        definitions = await self._usable()
+        allowances = tuple(Allowance.parse(text) for text in allow)
+
+        async def run() -> Applied:
+            async with self._connection() as conn:
+                plan = None
+                if plan_id is not None:
+                    plan = await make_plan(
+                        conn, definitions, schemas=self._schemas, target=[entity]
+                    )
+                    if plan.plan_id != plan_id:
+                        raise PlanStale(
+                            f"plan {plan_id[:80]} is out of date",
+                            hint="Preview again and review it",
+                        )
+                return await apply_plan(
+                    conn,
+                    definitions,
+                    plan,
+                    schemas=self._schemas,
+                    actor=actor,
+                    target=[entity],
+                    allowances=allowances,
+                    approved=plan is not None,
+                    patience=self._patience,
+                )
+
+        return _document(entity, await self._to_its_end(run()))
+
+    async def remove(self, entity: str, *, actor: str, allow: Sequence[str]) -> Document:
+        from mdm_gitops.warehouse.lifecycle import remove_entity
+
+        definitions = await self._usable()
+        allowances = tuple(Allowance.parse(text) for text in allow)
+
+        async def run() -> Applied:
+            async with self._connection() as conn:
+                return await remove_entity(
+                    conn,
+                    definitions,
+                    entity=entity,
+                    schemas=self._schemas,
+                    actor=actor,
+                    allowances=allowances,
+                    patience=self._patience,
+                )
+
+        return _document(entity, await self._to_its_end(run()))
+
+    async def drop_archives(self, entity: str, *, confirm: str, actor: str) -> Document:
+        from mdm_gitops.warehouse.lifecycle import drop_archives
+
+        async def run() -> Document:
+            async with self._connection() as conn:
+                dropped = await drop_archives(
+                    conn,
+                    entity=entity,
+                    confirm=confirm,
+                    schemas=self._schemas,
+                    actor=actor,
+                    patience=self._patience,
+                )
+            tables, columns = list(dropped.tables), list(dropped.columns)
+            return {"entity": entity, "droppedTables": tables, "droppedColumns": columns}
+
+        return await self._to_its_end(run())
+
+    async def _usable(self) -> Definitions:
+        """Return the definitions; a deployment needs all of them, and all of them right."""
+        view = await self._definitions.current()
+        if view.findings:
+            raise DefinitionError(view.findings)
+        if view.definitions is None:
+            raise Conflict(
+                "this server was started without definitions",
+                hint="start it with their folder: mdm-gitops serve DIR",
+                code="DEFINITIONS_IN_GIT",
+            )
+        return view.definitions
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+        timeout_s = self._settings.Database.ConnectTimeoutSeconds
+        conn = await connect(
+            self._url,
+            application_name="mdm-gitops api deploy",
+            limits=_LIMITS,
+            connect_timeout_s=timeout_s,
+        )
+        async with conn:
+            yield conn
+
+    @property
+    def _patience(self) -> Patience:
+        from mdm_gitops.warehouse.apply import Patience
+
+        apply = self._settings.Apply
+        return Patience(
+            table_lock_s=apply.LockTimeoutSeconds,
+            concurrently_lock_s=apply.ConcurrentlyLockTimeoutSeconds,
+            statement_s=apply.StatementTimeoutSeconds,
+            lock_retries=apply.LockRetries,
+            batch_rows=apply.BackfillBatchRows,
+        )
+
+
+def _document(entity: str, applied: Applied) -> Document:
+    return {
+        "entity": entity,
+        "planId": applied.plan.plan_id,
+        "deploymentId": applied.deployment_id,
+        "steps": applied.steps,
+        "changes": len(applied.plan.changes),
+    }

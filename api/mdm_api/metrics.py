@@ -1,0 +1,106 @@
+"""``GET /metrics``: what Prometheus reads.
+
+With several workers each keeps its numbers in files of ``PROMETHEUS_MULTIPROC_DIR``, which ``serve``
+sets, and any of them answers for all.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from starlette.responses import Response
+
+from mdm_api.call import Call
+from mdm_api.operations import Access, Answer, Operation
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0)
+_POOL_STATS: Final = {
+    "pool_size": "Connections of the pool.",
+    "pool_available": "Connections of the pool that nobody uses.",
+    "requests_waiting": "Requests that wait for a connection.",
+}
+
+
+class Metrics:
+    """The numbers of one application; each has its own registry, so tests do not meet."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "mdm_http_requests",
+            "Requests by route template.",
+            ["method", "route", "status"],
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "mdm_http_request_seconds",
+            "Time from the request's head to the end of the answer.",
+            ["method", "route"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._rows = Counter("mdm_rows_read", "Rows sent in answers.", registry=self._registry)
+        self._pool = {
+            name: Gauge(
+                f"mdm_database_{name}",
+                help_text,
+                registry=self._registry,
+                multiprocess_mode="livesum",
+            )
+            for name, help_text in _POOL_STATS.items()
+        }
+
+    def note_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def note_rows(self, number: int) -> None:
+        self._rows.inc(number)
+
+    def note_pool(self, stats: dict[str, int]) -> None:
+        for name, gauge in self._pool.items():
+            gauge.set(stats.get(name, 0))
+
+    def text(self) -> bytes:
+        if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+            return generate_latest(self._registry)
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+
+async def get_metrics(call: Call) -> Response:
+    services = call.services
+    stats: dict[str, Any] = services.pool.get_stats()
+    services.metrics.note_pool(stats)
+    return Response(services.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+operations = (
+    Operation(
+        method="GET",
+        path="/metrics",
+        handler=get_metrics,
+        summary="Numbers for Prometheus",
+        tag="Health",
+        access=Access.PUBLIC,
+        answers={
+            200: Answer(
+                description="Text exposition format.",
+                media_type="text/plain",
+                schema={"type": "string"},
+            )
+        },
+    ),
+)

@@ -1,0 +1,17 @@
+"""The table of all operations: routes and description are made from it, and from nothing else."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mdm_api import data, deployment, entities, health, metrics, swagger
+from mdm_api.operations import Operation
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    *entities.operations,
+    *deployment.operations,
+    *data.operations,
+    *health.operations,
+    *metrics.operations,
+    *swagger.operations,
+)
