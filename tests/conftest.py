@@ -9,9 +9,11 @@ and a fresh database 10 ms instead of 60.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ import pytest
 from psycopg import AsyncConnection, sql
 
 from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.embedded import EmbeddedServer, acquire_server
+from mdm_gitops.warehouse.embedded import EmbeddedServer, acquire_server, running_server
 from mdm_gitops.warehouse.migrate import migrate
 
 CONFIG_SCHEMA, DATA_SCHEMA = "mdm", "mdm_data"
@@ -65,9 +67,19 @@ def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
     in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
     root = _MEMORY if in_memory else Path(tempfile.gettempdir())
+    _remove_leftovers(root)
     folder = root / f"mdm-test-{uuid.uuid5(uuid.NAMESPACE_URL, str(run)).hex[:12]}"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove what runs that were killed have left in memory."""
+    for folder in root.glob("mdm-test-*"):
+        with contextlib.suppress(OSError):
+            old = time.time() - folder.stat().st_mtime > 3_600
+            if old and running_server(folder) is None:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _release(server: EmbeddedServer, folder: Path) -> None:
