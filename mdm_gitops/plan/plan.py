@@ -116,9 +116,12 @@ class DataCheck:
     rule: RuleKind | None = None
     argument: Any = None
     column_type: str = ""
-    casts: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    casts: Mapping[str, tuple[str, str]] = field(
+        default_factory=lambda: MappingProxyType({}), hash=False
+    )
     target_table: str | None = None  # None: the target is new and empty
     target_column: str | None = None
+    target_cast: tuple[str, str] | None = None  # (old type, new type) of the target's values
     target_values: tuple[Any, ...] = ()  # values that the target's seed will bring
     fixed_count: int | None = None  # known without asking
     masked: bool = False  # about a restricted column: samples name rows, never values

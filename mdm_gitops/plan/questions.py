@@ -199,12 +199,14 @@ def _reference(
     target = seen.get(key.target_table)
     target_table: str | None = None
     target_column: str | None = None
+    target_cast: tuple[str, str] | None = None
     if target is not None and key.target_column in target.present:
         sources = _table(key.target_table, changes, seen)
         target_table = target.present_name
         target_column = target.present[key.target_column]
         if sources is not None:
             target_column = sources.sources[key.target_column].column
+            target_cast = sources.sources[key.target_column].cast
     elif (target is None and facts.table(key.target_table) is not None) or (
         target is None and key.target_table in facts.unchanged
     ):
@@ -218,6 +220,7 @@ def _reference(
         casts=source.casts,
         target_table=target_table,
         target_column=target_column,
+        target_cast=target_cast,
         target_values=_seeded(key.target_table, key.target_column, definitions),
         masked=_masked(change.entity, (key.column,), definitions),
     )
