@@ -423,7 +423,6 @@ CASES = (
             ),
         ),
         lock=AEL,
-        tables=frozenset({"child", "kid"}),
     ),
     Case(
         name="history beside a table with rows",

@@ -7,7 +7,7 @@ so a statement has few parts however many rows it carries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ _GIVEN, _ROW, _BEFORE = "given", "present", "before"
 
 def apply_seed(change: ApplySeed, schemas: Schemas) -> Iterator[Statement]:
     group = f"seed {change.group}"
-    rows = [_row_text(row, change.columns) for row in change.seed.rows]
+    rows = list(_row_texts(change))
     if rows:
         # Rows may refer to rows that come later, in this file or in another of the group.
         yield _statement(DEFER_CONSTRAINTS, "prove references at the end", change, group)
@@ -68,6 +68,19 @@ def _statement(sql: str, title: str, change: ApplySeed, group: str) -> Statement
 def rows_text(change: ApplySeed) -> str:
     """Return all rows of the file as one JSON array, as the statements carry them."""
     return f"[{','.join(_row_text(row, change.columns) for row in change.seed.rows)}]"
+
+
+def rows_text(change: ApplySeed) -> str:
+    """Return all rows of the file as one JSON text by physical names, values by their types."""
+    return _array(_row_texts(change))
+
+
+def _row_texts(change: ApplySeed) -> Iterator[str]:
+    return (_row_text(row, change.columns) for row in change.seed.rows)
+
+
+def _array(rows: Iterable[str]) -> str:
+    return "[" + ",\n".join(rows) + "]"
 
 
 def _row_text(row: Mapping[str, Any], columns: tuple[PhysicalColumn, ...]) -> str:
@@ -135,7 +148,7 @@ def _given(change: ApplySeed, rows: list[str]) -> Tree:
         exp.ColumnDef(this=identifier(each.name), kind=trees.data_type(each.type))
         for each in change.columns
     ]
-    document = trees.cast(text("[" + ",\n".join(rows) + "]"), "jsonb")
+    document = trees.cast(text(_array(rows)), "jsonb")
     source = exp.Table(
         this=exp.Anonymous(this="JSONB_TO_RECORDSET", expressions=[document]),
         alias=exp.TableAlias(this=exp.to_identifier("r"), columns=typed),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
+from uuid import UUID
 
 from sqlglot import ErrorLevel, exp, parse_one
 
@@ -95,6 +97,25 @@ def literal(value: Any, type_: str) -> Tree:
             return text(value)
         case _:
             return cast(text(to_json_value(value)), type_)
+
+
+def type_of(value: Any) -> str:
+    """Return the physical type of a typed value that is no JSON."""
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "bigint"
+        case Decimal():
+            return "numeric"
+        case datetime():
+            return "timestamp with time zone"
+        case date():
+            return "date"
+        case UUID():
+            return "uuid"
+        case _:
+            return "text"
 
 
 def json_text(value: Any) -> str:
