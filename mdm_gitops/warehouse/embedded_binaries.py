@@ -122,8 +122,8 @@ def readable_copy(binaries: Binaries, *, user: tuple[int, int]) -> Binaries:
     except WarehouseError:
         version = read_version(binaries)
         size = binaries.program("postgres").stat().st_size  # tells two builds of a version apart
-        target = _state_dir() / f"postgresql-{version}-{size:x}"
         installed = binaries.bin_dir.resolve().parent
+        target = _state_dir() / f"{installed.name}-{version}-{size:x}"
         if not target.exists():
             _copy(installed, target)
         bin_dir = target / WHEEL / installed.name / "bin"

@@ -365,6 +365,9 @@ async def test_root_copies_programs_that_the_other_user_cannot_read(tmp_path: Pa
     async with embedded_server(tmp_path, bin_dir=closed / "wheel" / "pg" / "bin") as server:
         assert await _connects(server.url)
         assert closed not in server.bin_dir.parents
+        copy = server.bin_dir.parents[2]
+        assert copy.name.startswith("pg-18.")
+    shutil.rmtree(copy)
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
