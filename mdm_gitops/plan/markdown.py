@@ -14,7 +14,7 @@ from typing import Final
 
 from mdm_gitops.model import Policy
 from mdm_gitops.plan.fold import Line
-from mdm_gitops.plan.human import about, visible
+from mdm_gitops.plan.human import visible
 from mdm_gitops.plan.outline import Outline, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Plan
 from mdm_gitops.plan.verdicts import (
@@ -40,7 +40,7 @@ _RUNS: Final = re.compile("`+")
 
 def marker(project: str) -> str:
     """Return the hidden first line by which a later run knows its own comment."""
-    name = "".join(char if char.isalnum() or char in "._" else "_" for char in project[:100])
+    name = re.sub(r"[^\w.-]|--+", "_", project[:100])
     return f"<!-- mdm-gitops plan {name} -->"
 
 
@@ -206,7 +206,7 @@ def _details(sql: str, *, room: int) -> str:
         kept.append(shown)
     fence = "`" * max(3, 1 + max((len(run) for run in _RUNS.findall("\n".join(kept))), default=0))
     cut = len(lines) - len(kept)
-    more = f"\n\n_… and {about(cut, 'line')} more: see the plan in format sql_" if cut else ""
+    more = f"\n\n_… and {cut:,} more lines: see the plan in format sql_" if cut else ""
     body = "\n".join((f"{fence}sql", *kept, fence))
     return f"<details><summary>SQL</summary>\n\n{body}{more}\n\n</details>"
 

@@ -74,8 +74,8 @@ def violation_words(result: CheckResult) -> str:
         case Violation.BREAKS_RULE:
             return f"{rows} {_rule_broken(check, count)}"
         case Violation.IS_DUPLICATE:
-            shares = "share" if count != 1 else "shares"
-            return f"{rows} {shares} {_values_of(check)} with another"
+            what = "the same values" if "," in check.column else "a value"
+            return f"{rows} {'share' if count != 1 else 'shares'} {what} with another"
         case Violation.REFERS_TO_NOTHING:
             return f"{rows} {'refer' if count != 1 else 'refers'} to nothing{_target(check)}"
         case Violation.CANNOT_BE_CAST:
@@ -87,10 +87,6 @@ def violation_words(result: CheckResult) -> str:
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def _values_of(check: DataCheck) -> str:
-    return "their values" if "," in check.column else "a value"
 
 
 def _target(check: DataCheck) -> str:
@@ -113,9 +109,9 @@ def _rule_broken(check: DataCheck, count: int) -> str:
             return f"{'holds' if count == 1 else 'hold'} none of the allowed values"
         case RuleKind.RANGE:
             low, high = check.argument
-            both = low is not None and high is not None
-            limits = range_words(check.argument)
-            return f"{_are(count)} not {limits}" if not both else f"{_are(count)} outside {limits}"
+            if low is None or high is None:
+                return f"{_are(count)} not {range_words(check.argument)}"
+            return f"{_are(count)} outside {value(low)} to {value(high)}"
         case RuleKind.LENGTH:
             return f"{_are(count)} longer than {plural(check.argument, 'character')}"
         case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never, cast
 
@@ -259,7 +259,7 @@ def _satellite(change: AddSatellite | RemoveSatellite | RestoreSatellite) -> Wor
             detail = f"changes take effect at once; what is pending is set aside in {table.new}"
             return _remove("approval", detail)
         case RemoveSatellite(table=table), _:
-            detail = f"no further versions; those there are stay in {table.new}, {_COME_BACK}"
+            detail = f"no further versions; earlier ones stay in {table.new}, {_COME_BACK}"
             return _remove("history", detail)
         case RestoreSatellite(), Role.EDIT:
             return _restore("approval", "changes wait again; what was set aside comes back")
@@ -387,7 +387,7 @@ def _leaves(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _or_none(raw: Any) -> str:
     if isinstance(raw, Mapping):
-        return "{…}"
+        return value(", ".join(f"{key}: {value(each)}" for key, each in raw.items()))
     return "none" if raw in (None, "", [], ()) else value(_plain_item(raw))
 
 
@@ -454,10 +454,20 @@ def _subscription(webhook: Webhook) -> str:
     return visible(f"{off}{events} of {scope or 'all entities'}")
 
 
+_FILTERS: Final = ("domains", "entities", "actions")  # an empty one lets everything through
+
+
 def _changed_webhook(change: ChangeWebhook) -> str:
-    moved = any(field.path == "url" for field in change.fields)
-    address = () if moved else (f"sends to {visible(change.webhook.url)}",)
-    return "; ".join((*field_words(change.fields), *address))
+    fields = [
+        replace(field, old=field.old or "all", new=field.new or "all")
+        if field.path in _FILTERS
+        else field
+        for field in change.fields
+    ]
+    told = any(field.path in (*_FILTERS, "is_active") for field in fields)
+    address = f"sends to {visible(change.webhook.url)}"
+    words = field_words(fields)
+    return "; ".join([*words, address] if told and change.webhook.is_active else words)
 
 
 def seed_words(counts: SeedCounts, mode: SeedMode) -> str:
