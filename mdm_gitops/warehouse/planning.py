@@ -39,8 +39,9 @@ async def make_plan(
         facts = await read_facts(conn, definitions, schemas=schemas)
         drafted = draft(definitions, facts, target=target)
         checks = [check for check, _ in drafted.checks]
-        results = await run_checks(conn, checks, schemas=schemas)
+        found = await run_checks(conn, checks, schemas=schemas)
         counts = await _seed_counts(conn, drafted.seed_questions, schemas)
+    results = [found[check] for check in checks]
     return complete(drafted, results=results, seed_counts=counts)
 
 
