@@ -41,7 +41,7 @@ def check_sql(check: DataCheck, *, schemas: Schemas) -> CheckQuery:
         count = _duplicates(check, schemas)
     else:
         count = broken.select(template("COUNT(*)"))
-    shown = [exp.cast(column("_sys_id", of=_ROW), "text", dialect=trees.DIALECT)]
+    shown: list[Tree] = [exp.cast(column("_sys_id", of=_ROW), "text", dialect=trees.DIALECT)]
     shown += [_shown(name) for name in _shown_columns(check)]
     order = [trees.ascending(tree) for tree in _order(check)]
     sample = broken.select(*shown).order_by(*order).limit(MAX_SAMPLES)

@@ -66,11 +66,6 @@ def _statement(sql: str, title: str, change: ApplySeed, group: str) -> Statement
 
 
 def rows_text(change: ApplySeed) -> str:
-    """Return all rows of the file as one JSON array, as the statements carry them."""
-    return f"[{','.join(_row_text(row, change.columns) for row in change.seed.rows)}]"
-
-
-def rows_text(change: ApplySeed) -> str:
     """Return all rows of the file as one JSON text by physical names, values by their types."""
     return _array(_row_texts(change))
 
