@@ -24,7 +24,7 @@ from mdm_gitops.plan.changes import (
 )
 from mdm_gitops.plan.fold import Line, fold, worst
 from mdm_gitops.plan.human import about, plural, visible
-from mdm_gitops.plan.plan import Plan, PlannedChange, RefusalCode
+from mdm_gitops.plan.plan import CheckResult, Plan, PlannedChange, RefusalCode
 from mdm_gitops.plan.policy import Unallowed, refused_hazards
 from mdm_gitops.plan.verdicts import lock_words
 from mdm_gitops.plan.words import Symbol, regrant, word
@@ -126,8 +126,13 @@ def _blocks(items: Sequence[PlannedChange], plan: Plan, everything: bool) -> Ite
         elif isinstance(item.change, RemoveEntity):
             created.discard(entity)
         by_entity.setdefault((entity, entity in created), []).append(item)
+    checks: dict[int, list[CheckResult]] = {}
+    for result in plan.checks:
+        for number in result.changes:
+            checks.setdefault(number, []).append(result)
     for (entity, _), group in sorted(by_entity.items()):
-        lines = fold(group, plan.checks, everything=everything)
+        own = {id(result): result for item in group for result in checks.get(item.number, ())}
+        lines = fold(group, tuple(own.values()), everything=everything)
         if lines:
             yield _block(entity, group, lines)
 
