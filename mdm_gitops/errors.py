@@ -60,6 +60,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "AUTH_REQUIRED": Kind(title="Sign-in required", status=401),
         "ACCESS_DENIED": Kind(title="Access denied", status=403),
         "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
+        "INTERRUPTED": Kind(title="Stopped before the end", status=503),
         "QUERY_TIMEOUT": Kind(title="Query took too long", status=503),
         "INTERNAL": Kind(title="Internal error", status=500),
     }
