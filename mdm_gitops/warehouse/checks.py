@@ -28,7 +28,7 @@ async def run_checks(
     *,
     schemas: Schemas,
     statement_timeout_s: float | None = None,
-) -> list[CheckResult]:
+) -> dict[DataCheck, CheckResult]:
     """Return the result of each check, in their order.
 
     Inside a transaction of the caller, its snapshot and limits hold; else one is opened, read-only
@@ -43,10 +43,10 @@ async def run_checks(
             for check in asked:
                 if counts[check]:
                     samples[check] = await _samples(conn, check, schemas)
-    return [
-        CheckResult(check=check, violations=counts[check], samples=samples.get(check, ()))
-        for check in checks
-    ]
+    return {
+        check: CheckResult(check=check, violations=count, samples=samples.get(check, ()))
+        for check, count in counts.items()
+    }
 
 
 @asynccontextmanager
