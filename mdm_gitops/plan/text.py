@@ -72,6 +72,8 @@ class ScriptStep(Protocol):
     @property
     def phase(self) -> Phase: ...
     @property
+    def title(self) -> str: ...
+    @property
     def statements(self) -> Sequence[ScriptStatement]: ...
 
 
@@ -318,7 +320,8 @@ def _step_words(step: ScriptStep) -> str:
     order = list(Lock)
     lock = max((each.lock for each in step.statements), key=order.index, default=Lock.NONE)
     together = all(each.transactional for each in step.statements)
-    parts = [step.phase.value, "one transaction" if together else "autocommit"]
+    parts = [visible(step.title), step.phase.value]
+    parts.append("one transaction" if together else "autocommit")
     parts.append("no lock" if lock is Lock.NONE else lock.value)
     parts += ["scan"] if _scans(step.statements) else []
     return " | ".join(parts)

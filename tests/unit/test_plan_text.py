@@ -127,6 +127,7 @@ class Statement:
 @dataclass(frozen=True)
 class Step:
     phase: Phase
+    title: str
     statements: Sequence[Statement]
 
 
@@ -139,33 +140,37 @@ def test_explaining_shows_the_statements_and_what_only_follows() -> None:
     index = "CREATE UNIQUE INDEX CONCURRENTLY " + "x" * 80
     script = Script(
         steps=(
-            Step(Phase.FLIP, (Statement("ALTER TABLE a\n  RENAME TO b;"), Statement("SELECT 1"))),
+            Step(
+                Phase.FLIP,
+                "brief changes",
+                (Statement("ALTER TABLE a\n  RENAME TO b;"), Statement("SELECT 1")),
+            ),
             Step(
                 Phase.ENFORCE,
+                "build an index",
                 (Statement(index, Lock.SHARE_UPDATE_EXCLUSIVE, scans=True, transactional=False),),
             ),
-            Step(Phase.SEED, (Statement("INSERT '\x1b'", Lock.NONE),)),
+            Step(Phase.SEED, "rows", (Statement("INSERT '\x1b'", Lock.NONE),)),
         )
     )
     text = render_text(
-        plan([CHANGES["rename-object index"]]), colour=False, width=60, explain=script
+        plan([CHANGES["rename-object index"]]), colour=False, width=80, explain=script
     )
     assert "  » index customer__uq_a → customer__uq_b\n      follows the rename\n" in text
     assert text[text.index("Steps") :].splitlines() == [
         "Steps",
-        "1/3 flip | one transaction | ACCESS EXCLUSIVE",
+        "1/3 brief changes | flip | one transaction | ACCESS EXCLUSIVE",
         "    ALTER TABLE a",
         "      RENAME TO b;",
         "    SELECT 1",
         "    if it fails: nothing of it stays",
-        "2/3 enforce | autocommit | SHARE UPDATE EXCLUSIVE | scan",
+        "2/3 build an index | enforce | autocommit | SHARE UPDATE EXCLUSIVE | scan",
         f"    {index}",
-        "    if it fails: what was done stays, new rows already obey;",
-        "    the next apply goes on",
-        "3/3 seed | one transaction | no lock",
+        "    if it fails: what was done stays, new rows already obey; the next apply goes",
+        "    on",
+        "3/3 rows | seed | one transaction | no lock",
         "    INSERT '\\x1b'",
-        "    if it fails: no row of this step is written; the next",
-        "    apply goes on",
+        "    if it fails: no row of this step is written; the next apply goes on",
     ]
 
 
