@@ -6,7 +6,13 @@ alone, so it is kept; the context (who, when) only fills in values.
 
 Index use. Equality and IN compare with the column's own collation, as its index does. ``<`` and
 ``>`` on text compare by code point (``COLLATE "C"``) on every server, and use an index only if it
-has that collation. A followed reference is an EXISTS on the target's unique key.
+has that collation. A followed reference is an EXISTS on the target's unique key, which the planner
+can turn into a join.
+
+One table, one join. PostgreSQL 18.4 loses a condition when it merges joins of a table with itself
+(``enable_self_join_elimination``) and returns rows that do not pass. So only the first EXISTS on a
+table may become a join; ``OFFSET 0`` keeps the planner from it for the others, and for references
+of an entity to itself.
 """
 
 from __future__ import annotations
@@ -81,7 +87,7 @@ def compile_predicate(
 
 @lru_cache(maxsize=_CACHED_SHAPES)
 def _shape(typed: TypedFilter, schema: str, alias: str, prefix: str) -> _Shape:
-    compiler = _Compiler(schema=schema, prefix=prefix)
+    compiler = _Compiler(entity=typed.entity, schema=schema, prefix=prefix)
     tree = compiler.expression(typed.root, _Scope(alias=alias))
     return _Shape(sql=tree.sql(dialect=_DIALECT), binds=tuple(compiler.binds))
 
@@ -95,7 +101,8 @@ class _Scope:
 
 
 class _Compiler:
-    def __init__(self, *, schema: str, prefix: str) -> None:
+    def __init__(self, *, entity: str, schema: str, prefix: str) -> None:
+        self._joined_tables = {entity}
         self._schema = schema
         self._prefix = prefix
         self._aliases = 0
@@ -139,6 +146,8 @@ class _Compiler:
     def _exists(self, expr: TypedExpr, via: Via, scope: _Scope) -> exp.Expr:
         alias = f"{self._prefix}_r{self._aliases}"
         self._aliases += 1
+        fenced = via.target in self._joined_tables
+        self._joined_tables.add(via.target)
         inner = _Scope(alias=scope.alias, followed={**scope.followed, via: alias})
         link = exp.EQ(this=_column(alias, via.key), expression=_column(scope.alias, via.column))
         parts: list[exp.Expr] = [link, self.expression(expr, inner)]
@@ -146,7 +155,7 @@ class _Compiler:
             parts.append(self.expression(via.visible, _Scope(alias=alias)))
         table = exp.table_(_name(via.target), db=_name(self._schema), alias=_name(alias))
         query = exp.select("1").from_(table).where(exp.and_(*parts, copy=False), copy=False)
-        return exp.Exists(this=query)
+        return exp.Exists(this=query.offset(0, copy=False) if fenced else query)
 
     def _condition(self, expr: Condition, scope: _Scope) -> exp.Expr:
         match expr:
