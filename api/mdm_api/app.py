@@ -29,6 +29,8 @@ from mdm_api.problems import no_such_path
 from mdm_api.routes import API_PREFIX, routes_of
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
+from mdm_gitops.access.api_keys import note_use
+from mdm_gitops.errors import MdmError
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.connect import SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
@@ -114,13 +116,28 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
+            await _note_used_keys(services)
 
 
 async def _keep_house(services: Services) -> None:
-    """Tell the numbers of the pool, which a worker that nobody scrapes would else keep to itself."""
+    """Now and then: the numbers of the pool, which a worker that nobody scrapes would else keep to
+    itself, and which keys were used, which no request should wait to have written."""
     while True:
         services.metrics.note_pool(services.pool.get_stats())
+        await _note_used_keys(services)
         await asyncio.sleep(_HOUSEKEEPING_S)
+
+
+async def _note_used_keys(services: Services) -> None:
+    names = frozenset(services.used_keys)
+    if not names:
+        return
+    try:
+        async with borrow(services.pool) as conn:
+            await note_use(conn, schemas=services.schemas, names=names)
+    except MdmError:
+        return  # told by the requests that fail; the names are kept for the next time
+    services.used_keys.difference_update(names)
 
 
 async def _nothing_here(request: Request, exc: Exception) -> Response:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from mdm_api import bodies, security
 from mdm_api.operations import Access, Operation
 from mdm_api.services import Services
-from mdm_gitops.access import Principal
+from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking, StateMoved
 from mdm_gitops.errors import AccessDenied, AuthRequired, MdmError, WarehouseLocked
 from mdm_gitops.warehouse.connect import borrow
@@ -89,6 +89,8 @@ class Call:
             return False
         self._state, self._principal = state, principal
         self.request.scope["mdm.principal"] = principal.actor
+        if principal.kind is PrincipalKind.APIKEY:
+            self.services.used_keys.add(principal.name)
         return True
 
     def _refused(self) -> AuthRequired:

@@ -35,6 +35,7 @@ class Services:
     definitions: DefinitionsProvider
     deployer: Deployer
     now: Callable[[], datetime] = field(default=utc_now)
+    used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
 
     @property
     def schemas(self) -> Schemas:

@@ -14,10 +14,10 @@ import zlib
 from datetime import datetime
 from typing import Any, Final
 
-from psycopg import AsyncConnection, errors, sql
+from psycopg import AsyncConnection, Error, errors, sql
 
 from mdm_gitops.access.principal import Principal, PrincipalKind
-from mdm_gitops.errors import SettingsError
+from mdm_gitops.errors import SettingsError, WarehouseError
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import StoreState
 
@@ -132,7 +132,10 @@ async def _set_bootstrap(conn: AsyncConnection[Any], schemas: Schemas, key: str)
 
 async def note_use(conn: AsyncConnection[Any], *, schemas: Schemas, names: frozenset[str]) -> None:
     """Record that these keys were used; to the minute, so that reads do not become writes."""
-    await conn.execute(_statement(_USED, schemas), {"names": list(names)})
+    try:
+        await conn.execute(_statement(_USED, schemas), {"names": list(names)})
+    except Error:
+        raise WarehouseError("the use of API keys could not be recorded") from None
 
 
 def _statement(text: str, schemas: Schemas) -> sql.Composed:
