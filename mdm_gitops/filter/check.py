@@ -24,7 +24,6 @@ from mdm_gitops.filter.ast import (
     Match,
     Membership,
     Not,
-    NullTest,
     Operand,
     Operator,
     Or,
@@ -117,7 +116,7 @@ class _Checker:
                 return self._membership(expr, negated != expr.negated)
             case TextMatch():
                 return self._text_match(expr, negated != expr.negated)
-            case NullTest():
+            case _:
                 column = self._subject(expr.subject)
                 return IsNull(column=column, negated=negated != expr.negated)
 
@@ -268,7 +267,7 @@ def _typed_value(operand: Operand, column: TypedColumn, *, in_list: bool = False
             return Value(data_type=column.data_type, value=_coerced(operand, column.data_type))
         case Call(function=function):
             return _context_value(operand, function, column.data_type, in_list)
-        case ColumnRef():
+        case _:
             raise FilterError(
                 f"{_shown(operand)} is a column, and here stands a value",
                 position=operand.position,
@@ -356,5 +355,6 @@ def _shown(operand: Operand) -> str:
             return ".".join(f"[{name}]" for name in names)
         case Call(function=function):
             return f"{function.value}()"
-        case Literal(text=text):
+        case _:
+            text = operand.text
             return shorten(text) if operand.kind is LiteralKind.TEXT else text[:40]

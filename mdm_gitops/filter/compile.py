@@ -165,9 +165,9 @@ class _Compiler:
                 return self._resemble(expr, scope)
             case AnyOf():
                 return self._any_of(expr, scope)
-            case IsNull(column=column, negated=negated):
-                test = exp.Is(this=_scoped(column, scope), expression=exp.Null())
-                return exp.Not(this=test) if negated else test
+            case _:
+                test = exp.Is(this=_scoped(expr.column, scope), expression=exp.Null())
+                return exp.Not(this=test) if expr.negated else test
 
     def _compare(self, expr: Compare, scope: _Scope) -> exp.Expr:
         left: exp.Expr = _scoped(expr.left, scope)
@@ -230,8 +230,8 @@ def _unfollowed(expr: Condition, scope: _Scope) -> list[Via]:
             columns = [left]
         case IsNull(negated=False):  # true without the row
             columns = []
-        case Resemble(column=column) | AnyOf(column=column) | IsNull(column=column):
-            columns = [column]
+        case _:
+            columns = [expr.column]
     found = dict.fromkeys(column.via for column in columns if column.via is not None)
     return [via for via in found if via not in scope.followed]
 

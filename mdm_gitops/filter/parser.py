@@ -289,7 +289,7 @@ def unparse(expr: Expr) -> str:
         case Between():
             low, high = _operand(expr.low), _operand(expr.high)
             return f"{_operand(expr.subject)} {_not(expr.negated)}BETWEEN {low} AND {high}"
-        case TextMatch():
+        case _:
             match, pattern = expr.match.value, _operand(expr.pattern)
             return f"{_operand(expr.subject)} {_not(expr.negated)}{match} {pattern}"
 
@@ -311,5 +311,5 @@ def _operand(operand: Operand) -> str:
             return f"{function.value}()"
         case Literal(kind=LiteralKind.TEXT, text=text):
             return "'" + text.replace("'", "''") + "'"
-        case Literal(text=text):
-            return text
+        case _:
+            return operand.text

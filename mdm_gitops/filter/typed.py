@@ -143,8 +143,8 @@ def _columns(expr: TypedExpr) -> Iterator[TypedColumn]:
             yield left
             if isinstance(right, TypedColumn):
                 yield right
-        case Resemble(column=column) | AnyOf(column=column) | IsNull(column=column):
-            yield column
+        case _:
+            yield expr.column
 
 
 def see_through(typed: TypedFilter, visible: Mapping[str, TypedFilter]) -> TypedFilter:
@@ -163,7 +163,7 @@ def _restricted(expr: TypedExpr, visible: Mapping[str, TypedFilter]) -> TypedExp
         case Compare(left=left, right=right):
             other = _through(right, visible) if isinstance(right, TypedColumn) else right
             return replace(expr, left=_through(left, visible), right=other)
-        case Resemble() | AnyOf() | IsNull():
+        case _:
             return replace(expr, column=_through(expr.column, visible))
 
 
