@@ -208,10 +208,11 @@ class _Heads:
             case RestoreColumn():
                 self.adding[change.column] = draft
             case RemoveColumn():
-                self.dropping[change.column] = draft
+                self.dropping |= {change.column: draft, change.archived_as: draft}
             case RetypeColumn():
                 self.adding[change.column] = draft
-                self.dropping |= {change.column: draft, change.source: draft}
+                former = (change.column, change.source, change.archived_as)
+                self.dropping |= dict.fromkeys(former, draft)
             case WidenColumn():
                 self.adding[change.column] = self.dropping[change.column] = draft
             case RemoveEntity() | RestoreEntity():
@@ -379,16 +380,21 @@ def _reference_line(
 def _absorb(pairs: Sequence[tuple[_Draft, PlannedChange]]) -> None:
     """Fold rules into the lines of their columns, in words only where they are news."""
     keys = {
-        kind: {(id(head), _rule_key(i.change)) for head, i in pairs if isinstance(i.change, kind)}
+        kind: {(id(head), _matter(i.change)) for head, i in pairs if isinstance(i.change, kind)}
         for kind in (AddedRule, DroppedRule)
     }
     for head, item in pairs:
         head.items.append(item)
         change = item.change
         assert isinstance(change, Rule)
-        kept = (id(head), _rule_key(change)) in keys[_OPPOSITE[isinstance(change, AddedRule)]]
+        kept = (id(head), _matter(change)) in keys[_OPPOSITE[isinstance(change, AddedRule)]]
         if fact := _news(head.item.change, change, kept=kept):
             head.facts.append(fact)
+
+
+def _matter(rule: Rule) -> str:
+    """What a rule of one column is about; the column itself may have another name by now."""
+    return str(_rule_key(rule)[0])
 
 
 _OPPOSITE: Final = {True: DroppedRule, False: AddedRule}

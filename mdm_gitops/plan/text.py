@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _MIN_WIDTH: Final = 40
 _MOST_MESSAGES: Final = 5  # per allowance
+_LONGEST_SQL: Final = 400  # characters of a line
 _LOUD: Final = (ChangeClass.BREAKING, ChangeClass.SECURITY_WIDENING, ChangeClass.DESTRUCTIVE)
 _STYLES: Final = MappingProxyType(
     {
@@ -95,7 +96,8 @@ def render_text(
     """Return *plan* as text that ends in a line end, at most *width* cells wide.
 
     With *explain* it shows each change, also those that only follow from others, and the
-    statements; these are not broken. *policy* decides what is listed as wanting a yes.
+    statements; these are not broken into lines, but cut. *policy* decides what is listed as
+    wanting a yes.
     """
     from rich.console import Console
 
@@ -271,7 +273,7 @@ class _Page:
             self.row(0, self.text(f"{number}/{total} {_step_words(step)}", style="bold"))
             for statement in step.statements:
                 for part in statement.sql.rstrip().splitlines():
-                    self.console.print(self.text(f"    {visible(part)}"), soft_wrap=True)
+                    self.console.print(self.text(f"    {_cut(part)}"), soft_wrap=True)
             self.row(4, self.text(f"if it fails: {AFTER_FAILURE[step.phase]}", style="dim"))
 
     # --- laying out ---
@@ -314,6 +316,12 @@ def _place(plan: Plan) -> str:
 def _is_about(line: Line, result: CheckResult) -> bool:
     """Whether the line's own words name the column that the check is about."""
     return line.headline.startswith(result.check.column)
+
+
+def _cut(sql: str) -> str:
+    """Bookkeeping writes whole documents; the complete text is what ``--format sql`` is for."""
+    shown = visible(sql)
+    return shown if len(shown) <= _LONGEST_SQL else f"{shown[:_LONGEST_SQL]}… (cut)"
 
 
 def _step_words(step: ScriptStep) -> str:

@@ -57,6 +57,7 @@ AFTER_FAILURE: Final = MappingProxyType(
         Phase.ENFORCE: "what was done stays, new rows already obey; the next apply goes on",
         Phase.SEED: "no row of this step is written; the next apply goes on",
         Phase.LINK: "what was done stays, new rows already obey; the next apply goes on",
+        Phase.FINISH: "all of it stands; the next apply only has to say so",
     }
 )
 

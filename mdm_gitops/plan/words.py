@@ -64,6 +64,7 @@ from mdm_gitops.plan.physical import Check, PhysicalColumn, Role, RuleKind, Tabl
 
 _ARCHIVE: Final = re.compile(r"_arch_(\d+)_")
 _MOST_VALUES: Final = 12
+_LONG: Final = 60
 _BACK: Final = "comes back with git revert"
 
 
@@ -370,7 +371,7 @@ def view_words(view: View) -> str:
 def field_words(fields: Sequence[FieldChange]) -> tuple[str, ...]:
     """Return ``code.displayName Code → ISO code`` for each property, nested ones one by one."""
     return tuple(
-        f"{path} {_or_none(old)} → {_or_none(new)}"
+        f"{path} {_old_and_new(old, new)}"
         for field in fields
         for path, old, new in _leaves(field.path.removeprefix("columns."), field.old, field.new)
     )
@@ -383,6 +384,18 @@ def _leaves(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield from _leaves(f"{path}.{key}", old.get(key), new.get(key))
+
+
+def _old_and_new(old: Any, new: Any) -> str:
+    """Long lists are compared item by item, where that says what has changed."""
+    whole = f"{_or_none(old)} → {_or_none(new)}"
+    lists = isinstance(old, list | tuple) and isinstance(new, list | tuple) and old and new
+    if not lists or len(whole) <= _LONG:
+        return whole
+    before, after = _plain_item(old), _plain_item(new)
+    parts = [f"without {value(each)}" for each in before if each not in after]
+    parts += [f"with {value(each)}" for each in after if each not in before]
+    return ", ".join(parts[:_MOST_VALUES]) or whole
 
 
 def _or_none(raw: Any) -> str:

@@ -289,6 +289,11 @@ CHANGES: dict[str, c.Change] = {
                 new={"topN": 5, "minScore": 0.3},
             ),
             c.FieldChange(path="aliases", old=["client"], new=[]),
+            c.FieldChange(
+                path="similarity.columns",
+                old=[{"name": name} for name in ("name", "email", "phone", "birth_date", "city")],
+                new=[{"name": name} for name in ("name", "email", "mobile", "birth_date", "city")],
+            ),
         ),
     ),
     "change-definition unmasked": _on(

@@ -96,14 +96,14 @@ FOLDED: list[tuple[str, tuple[c.Change, ...], list[str]]] = [
         "a removed column takes its rules along",
         (
             CHANGES["remove-column"],
-            _drop_check("notes", RuleKind.LENGTH),
+            _drop_check("_arch_3_notes", RuleKind.LENGTH),
             _drop(unique("customer", "notes")),
         ),
         ["- notes | kept as archive 3, comes back with git revert"],
     ),
     (
         "a retyped column keeps its rules without a word",
-        (RETYPE, _drop_check("weight", RuleKind.RANGE), AT_LEAST_0),
+        (RETYPE, _drop_check("_arch_4_weight", RuleKind.RANGE), AT_LEAST_0),
         [f"~ weight long → int | {KEPT}"],
     ),
     (
@@ -234,6 +234,7 @@ FOLDED: list[tuple[str, tuple[c.Change, ...], list[str]]] = [
             "~ code.ui | none → message: Six digits",
             "~ similarity.topN | 10 → 5",
             "~ aliases | [client] → none",
+            "~ similarity.columns | without phone, with mobile",
         ],
     ),
     (

@@ -174,6 +174,12 @@ def test_explaining_shows_the_statements_and_what_only_follows() -> None:
     ]
 
 
+def test_a_statement_that_writes_a_whole_document_is_cut() -> None:
+    step = Step(Phase.FLIP, "record", (Statement("x" * 500),))
+    text = render_text(plan([]), colour=False, width=80, explain=Script(steps=(step,)))
+    assert f"\n    {'x' * 400}… (cut)\n" in text
+
+
 def test_importing_it_does_not_load_rich() -> None:
     code = "import sys, mdm_gitops.plan.text; print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from mdm_gitops.model import ChangeClass
+from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.physical import RuleKind
-from mdm_gitops.plan.plan import Assessment, CheckResult, DataCheck, Lock, Violation
+from mdm_gitops.plan.plan import Assessment, CheckResult, DataCheck, DriftKind, Lock, Violation
 from mdm_gitops.plan.verdicts import (
+    AFTER_FAILURE,
+    CLASS_MEANING,
+    DRIFT_WORDS,
     cost_words,
     how_to_find,
     lock_words,
@@ -209,3 +213,9 @@ LOCKS = [
 @pytest.mark.parametrize(("locks", "words"), LOCKS)
 def test_how_a_lock_is_felt(locks: list[Lock], words: str) -> None:
     assert lock_words(locks) == words
+
+
+def test_no_word_is_missing_in_a_table() -> None:
+    assert set(AFTER_FAILURE) == set(Phase)
+    assert set(CLASS_MEANING) == set(ChangeClass)
+    assert set(DRIFT_WORDS) == set(DriftKind)

@@ -81,7 +81,7 @@ WORDS = {
     "create-view again": "+ view consumption.customer: built again, because something beneath it moves",
     "drop-view": "- view consumption.customer: is no longer there for those who read it",
     "drop-view again": "- view consumption.customer: taken down, because something beneath it moves",
-    "change-definition": "~ customer: displayName Customer → Client; code.ui none → message: Six digits; similarity.topN 10 → 5; aliases [client] → none",
+    "change-definition": "~ customer: displayName Customer → Client; code.ui none → message: Six digits; similarity.topN 10 → 5; aliases [client] → none; similarity.columns without phone, with mobile",
     "change-definition unmasked": "~ customer: iban.classification restricted → confidential",
     "change-definition opened": "~ customer: access.mode restricted → open",
     "change-definition masked": "~ customer: iban.classification confidential → restricted",
