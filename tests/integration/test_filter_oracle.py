@@ -301,3 +301,47 @@ def test_a_broken_oracle_is_noticed(
     """Negative control: the comparison has teeth for each kind of mistake."""
     with pytest.raises(pytest.fail.Exception, match=DIFFERENCE):
         campaign(database, lower, filters=FILTERS, oracle=broken)
+
+
+INDEXED = [
+    ("[code] = 'a'", "code = "),
+    ("[code] IN ('a', 'b')", "code = ANY"),
+    ("[country] = 'CH' AND [qty] = 1", "country = "),
+    ("[country].[code] = 'CH'", "country = "),
+    ("[parent].[qty] = 1", "code = "),
+    ("[_sys_id] = '00000000-0000-0000-0000-000000000001'", "_sys_id = "),
+]
+
+
+@pytest.mark.parametrize(("text", "condition"), INDEXED)
+def test_equality_and_references_can_use_an_index(
+    database: psycopg.Connection[Any], text: str, condition: str
+) -> None:
+    """With a million rows it would; with none the planner is told not to read them all."""
+    predicate = compile_predicate(
+        type_check(parse(text), samples.ITEM, samples.DEFINITIONS),
+        context=samples.CONTEXT,
+        schema=SCHEMA,
+        alias="t",
+    )
+    database.execute("SET enable_seqscan = off")
+    query = f"EXPLAIN SELECT 1 FROM {quoted(database, 'item')} AS t WHERE {predicate.sql}"
+    plan = "\n".join(line for (line,) in database.execute(query, predicate.parameters))
+    assert f"Index Cond: ({condition}" in plan.replace("(t.", "(").replace("(f_r0.", "("), plan
+
+
+def test_the_heaviest_pattern_on_long_text_is_quick(database: psycopg.Connection[Any]) -> None:
+    """LIKE is the only operator whose cost depends on what the user wrote."""
+    text = "[title] LIKE '" + "%a" * 2_000 + "_b'"
+    predicate = compile_predicate(
+        type_check(parse(text), samples.ITEM, samples.DEFINITIONS),
+        context=samples.CONTEXT,
+        schema=SCHEMA,
+        alias="t",
+    )
+    item = quoted(database, "item")
+    database.execute(f"INSERT INTO {item} (_sys_id, title) VALUES (gen_random_uuid(), %s)",
+                     ("a" * 65_536,))  # fmt: skip
+    database.execute("SET statement_timeout = '5s'")
+    query = f"SELECT count(*) FROM {item} AS t WHERE {predicate.sql}"
+    assert database.execute(query, predicate.parameters).fetchone() == (0,)
