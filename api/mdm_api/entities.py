@@ -16,7 +16,7 @@ from mdm_api.catalog import find, load_catalog
 from mdm_api.operations import JSON, YAML, Access, Answer, Body, Operation, Parameter
 from mdm_gitops.access.catalog import Catalog, CatalogEntry, DefinitionState, DesiredView
 from mdm_gitops.errors import DefinitionError, InputError, Location
-from mdm_gitops.model import Definitions
+from mdm_gitops.model import Definitions, Domain
 from mdm_gitops.model.values import to_json_value
 from mdm_gitops.source import check_entity_in, parse_entity, render_entity
 
@@ -128,7 +128,14 @@ async def _visible_definitions(call: Call) -> Definitions:
     base = view.definitions or call.state.definitions
     visible = catalog.visible()
     entities = {name: entity for name, entity in base.entities.items() if name in visible}
-    return replace(base, entities=entities)
+    project = base.project
+    if view.definitions is None and call.state.project is None:
+        # Deployed one by one, so nobody has told the store of the domains.
+        domains = {entity.domain for entity in entities.values()}
+        project = project.model_copy(
+            update={"domains": tuple(Domain(name=n) for n in sorted(domains))}
+        )
+    return replace(base, project=project, entities=entities)
 
 
 async def _yaml_text(call: Call) -> bytes:

@@ -16,7 +16,7 @@ from psycopg import AsyncConnection, errors, sql
 from psycopg.types.json import Jsonb
 
 from mdm_gitops.errors import Conflict, InputError, NotFound, WarehouseLocked
-from mdm_gitops.model import Definitions, fold
+from mdm_gitops.model import Definitions, Entity, fold
 from mdm_gitops.plan.plan import Plan
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.plan.recorded import (
@@ -49,13 +49,23 @@ VALUES ('drop-archives', %(actor)s, 'succeeded', ARRAY[%(entity)s], %(summary)s,
 
 
 def without(definitions: Definitions, entity: str) -> Definitions:
-    """Return *definitions* as if *entity* and its seed were not among them."""
-    name = fold(entity)
+    """Return *definitions* as if *entity* were not among them, nor what cannot be without it.
+
+    Whatever refers to it goes too, and the seeds of all of them: the caller has made sure that none
+    of those is deployed, and plans for *entity* alone.
+    """
+    gone = {fold(entity)}
+    while more := {n for n, e in definitions.entities.items() if _refers(e, gone)} - gone:
+        gone |= more
     return replace(
         definitions,
-        entities=MappingProxyType({n: e for n, e in definitions.entities.items() if n != name}),
-        seeds=MappingProxyType({n: s for n, s in definitions.seeds.items() if n != name}),
+        entities=MappingProxyType({n: e for n, e in definitions.entities.items() if n not in gone}),
+        seeds=MappingProxyType({n: s for n, s in definitions.seeds.items() if n not in gone}),
     )
+
+
+def _refers(entity: Entity, targets: Collection[str]) -> bool:
+    return any(c.reference and fold(c.reference.entity) in targets for c in entity.columns)
 
 
 async def plan_removal(
