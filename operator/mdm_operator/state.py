@@ -125,7 +125,7 @@ class State:
                 }
                 for kind, condition in self.conditions.items()
             ],
-            "history": [_run_document(run) for run in self.history],
+            "history": [run_document(run) for run in self.history],
         }
 
     def _with(
@@ -149,7 +149,7 @@ def _reason(outcome: Outcome) -> str:
     return "".join(part.capitalize() for part in outcome.value.split("-"))
 
 
-def _run_document(run: Run) -> dict[str, Any]:
+def run_document(run: Run) -> dict[str, Any]:
     return {
         "outcome": run.outcome.value,
         "commit": run.commit,

@@ -1,0 +1,51 @@
+"""The API as one of several things in the event loop of a command, which `up` needs.
+
+``serve`` runs it alone and leaves loop and signals to it; here they are the command's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from mdm_api.server import make_server
+from mdm_gitops.errors import WarehouseError
+
+_LOOK_EVERY_S: Final = 0.01
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave them alone: the command has more to stop than a server."""
+        yield
+
+
+@asynccontextmanager
+async def api_server(app: Starlette, bound: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve *app* on *bound* for as long as the context is open.
+
+    Yields the task that serves, once it does; it ends early only when something is badly wrong.
+    """
+    server = _Server(make_server(app).config)
+    # A line for each request belongs into the log of a server, not between what is said here.
+    logging.getLogger("mdm_api.access").setLevel(logging.WARNING)
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    try:
+        while not server.started:
+            if serving.done():
+                serving.result()
+                raise WarehouseError("the API did not start", hint="the log above says why")
+            await asyncio.sleep(_LOOK_EVERY_S)
+        yield serving
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,31 @@
+"""How a command that runs until it is told to stop is told so."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set *stop* at the first Ctrl-C or SIGTERM; cancel the current task at the second."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    before = {sign: signal.getsignal(sign) for sign in _SIGNALS}
+
+    def heard() -> None:
+        if stop.is_set() and task is not None:
+            task.cancel()
+        stop.set()
+
+    for sign in _SIGNALS:
+        loop.add_signal_handler(sign, heard)
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            loop.remove_signal_handler(sign)
+            signal.signal(sign, handler)

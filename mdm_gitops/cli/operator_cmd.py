@@ -1,0 +1,85 @@
+"""``mdm-gitops operator``: the reconcile loop alone, beside an API that others run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mdm_gitops.cli._output import json_option, say
+from mdm_gitops.errors import InputError
+
+if TYPE_CHECKING:
+    from mdm_operator.reconcile import Listener
+    from mdm_operator.state import Run
+
+
+@click.command()
+@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.option("--once", is_flag=True, help="Reconcile once and exit with the code of `apply`.")
+@json_option
+@click.pass_context
+def operator(ctx: click.Context, directory: Path, once: bool, as_json: bool) -> None:
+    """Keep the warehouse what the definitions in DIR (default: here) say.
+
+    Changes that the policy in mdm.yaml lets through are applied, others wait for `apply`. Several
+    operators may run: one works at a time. SIGTERM ends it between two steps. With --json, each run
+    is one line of JSON on stdout.
+    """
+    if not directory.is_dir():
+        raise InputError(f"{directory} is not a folder", hint="give the folder that holds mdm.yaml")
+    error = asyncio.run(_operate(directory, once=once, as_json=as_json))
+    if error is not None and error.error is not None:
+        ctx.exit(error.error.kind.exit_code)
+
+
+async def _operate(directory: Path, *, once: bool, as_json: bool) -> Run | None:
+    from mdm_gitops.cli._signals import stop_on_signals
+    from mdm_gitops.settings import load_settings
+    from mdm_gitops.warehouse.locate import warehouse_url
+    from mdm_operator import Reconciler, run_operator
+    from mdm_operator.loop import Pace
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    stop = asyncio.Event()
+    settings = load_settings(directory)
+    with stop_on_signals(stop):
+        async with warehouse_url(directory, settings) as url:
+            reconciler = Reconciler(
+                directory,
+                url=url,
+                settings=settings,
+                stop=stop,
+                listener=_listener(directory, as_json=as_json),
+            )
+            try:
+                if once:
+                    return await reconciler.step()
+                say(f"Watching {directory}; Ctrl-C or SIGTERM ends it")
+                await run_operator(reconciler, pace=Pace.of(settings.Operator), stop=stop)
+            finally:
+                await reconciler.aclose()
+    return None
+
+
+def _listener(directory: Path, *, as_json: bool) -> Listener:
+    if as_json:
+        return _json_listener()
+    from mdm_gitops.cli._telling import Telling
+
+    return Telling(directory, brief_first=False)
+
+
+def _json_listener() -> Listener:
+    from mdm_operator.reconcile import Listener
+    from mdm_operator.state import run_document
+
+    class Lines(Listener):
+        def finished(self, run: Run) -> None:
+            click.echo(json.dumps(run_document(run), ensure_ascii=False))
+
+    return Lines()
