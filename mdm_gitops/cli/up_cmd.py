@@ -164,7 +164,7 @@ class Up:
 
     async def _serve(self, url: str, reconciler: Reconciler, bound: socket.socket) -> None:
         from mdm_api.app import create_app, folder_definitions
-        from mdm_gitops.cli._api import api_server
+        from mdm_api.background import serving_app
         from mdm_operator import run_operator
         from mdm_operator.loop import Pace
 
@@ -177,7 +177,7 @@ class Up:
             run_operator(reconciler, pace=Pace.of(self.settings.Operator), stop=self.stop)
         )
         try:
-            async with api_server(app, bound) as serving:
+            async with serving_app(app, bound) as serving:
                 await self._tell_ready(url, bound)
                 stopping = asyncio.create_task(self.stop.wait())
                 await asyncio.wait(

@@ -1,6 +1,6 @@
-"""The API as one of several things in the event loop of a command, which `up` needs.
+"""Running the application beside other things in one event loop, as ``mdm-gitops up`` does.
 
-``serve`` runs it alone and leaves loop and signals to it; here they are the command's.
+``mdm_api.server`` runs it alone and owns loop and signals; here they are the caller's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def api_server(app: Starlette, bound: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+async def serving_app(app: Starlette, bound: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
     """Serve *app* on *bound* for as long as the context is open.
 
     Yields the task that serves, once it does; it ends early only when something is badly wrong.
