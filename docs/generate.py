@@ -17,6 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
+from mdm_api.reference import errors_page, rest_api_page
 from mdm_gitops.settings import PREFIX, Settings
 
 DOCS: Final = Path(__file__).parent
@@ -100,6 +101,8 @@ def _default(field: FieldInfo) -> str:
 
 
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "reference/errors.md": errors_page,
+    "reference/rest-api.md": rest_api_page,
     "reference/settings.md": settings_page,
 }
 

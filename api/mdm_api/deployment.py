@@ -148,8 +148,8 @@ _APPLY_ERRORS: Final = (
     "PARTLY_APPLIED",
 )
 _DEPLOY_BODY: Final = Body(
-    description="What is allowed. With the `planId` of a preview, exactly that plan is applied and"
-    " counts as approved; without it the project's policy holds, and `allow` adds to it.",
+    description="What is allowed. With `planId`, the `plan_id` of a preview, exactly that plan is"
+    " applied and counts as approved; without it the project's policy holds, and `allow` adds to it.",
     schemas={JSON: schemas.ref("DeployRequest")},
     required=False,
 )

@@ -165,7 +165,7 @@ _OWN: Final[dict[str, Schema]] = {
         "type": "object",
         "properties": {
             "allow": {**_list(_TEXT), "description": "Hazards, like `REMOVES_COLUMN:customer`."},
-            "planId": {**_TEXT, "description": "`planId` of the preview that was reviewed."},
+            "planId": {**_TEXT, "description": "`plan_id` of the preview that was reviewed."},
         },
         "additionalProperties": False,
     },
