@@ -63,6 +63,7 @@ def create_app(
         wait_s=database.PoolWaitSeconds,
         limits=SessionLimits(statement_timeout_s=database.StatementTimeoutSeconds),
         connect_timeout_s=database.ConnectTimeoutSeconds,
+        checked=False,
     )
     services = Services(
         settings=settings,
@@ -150,7 +151,6 @@ async def _nothing_here(request: Request, exc: Exception) -> Response:
 async def _admit_somebody(request: Request) -> None:
     services: Services = request.app.state.services
     key = security.presented_key(request)
-    async with borrow(services.pool) as conn:
-        state = await services.store.current(conn)
+    state = await services.with_connection(services.store.current)
     if security.principal_of(key, state, now=services.now()) is None:
         raise security.unknown_key(with_basic=False)

@@ -21,8 +21,7 @@ from mdm_api.operations import Access, Operation
 from mdm_api.services import Services
 from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking, StateMoved
-from mdm_gitops.errors import AccessDenied, AuthRequired, MdmError, WarehouseLocked
-from mdm_gitops.warehouse.connect import borrow
+from mdm_gitops.errors import AccessDenied, AuthRequired, MdmError, WarehouseError, WarehouseLocked
 from mdm_gitops.warehouse.store import StoreState
 
 T = TypeVar("T")
@@ -76,8 +75,7 @@ class Call:
         if known is None or not self._recognise(key, known):
             if known is not None and not security.may_be_unknown(key):
                 raise self._refused()
-            async with borrow(self.services.pool) as conn:
-                known = await store.current(conn)
+            known = await self.services.with_connection(store.current)
             if not self._recognise(key, known):
                 raise self._refused()
         if self.operation.access is Access.GLOBAL_ADMIN and not self.principal.is_global_admin:
@@ -104,14 +102,16 @@ class Call:
         A refusal counts only if the store has not changed since: a right given a moment ago works
         at once, as one taken away is gone at once.
         """
-        store = self.services.store
-        async with borrow(self.services.pool) as conn:
+
+        async def until_it_holds(conn: AsyncConnection[Any]) -> T:
             for _ in range(_ATTEMPTS):
                 tried = self.state
                 try:
                     return await work(conn, self.asking)
                 except StateMoved:
                     fresh = await store.refresh(conn, other_than=tried)
+                except WarehouseError:
+                    raise
                 except MdmError:
                     fresh = await store.current(conn)
                     if fresh is tried:
@@ -119,7 +119,10 @@ class Call:
                 key = security.presented_key(self.request, with_basic=self.operation.with_basic)
                 if not self._recognise(key, fresh):
                     raise self._refused()
-        raise WarehouseLocked("definitions are being deployed", hint="try again in a moment")
+            raise WarehouseLocked("definitions are being deployed", hint="try again in a moment")
+
+        store = self.services.store
+        return await self.services.with_connection(until_it_holds)
 
 
 def json_response(

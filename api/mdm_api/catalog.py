@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mdm_api.call import Call
 from mdm_gitops.access.catalog import Catalog, CatalogEntry, DesiredView, build_catalog
 from mdm_gitops.data.asking import no_such_entity
 from mdm_gitops.errors import AccessDenied, Conflict, MdmError
 from mdm_gitops.model import Action
-from mdm_gitops.warehouse.connect import borrow
 from mdm_gitops.warehouse.store import last_deployment_states
 
 
 async def load_catalog(call: Call) -> tuple[Catalog, DesiredView]:
     """Return the catalog as the caller sees it, and the definitions it was made from."""
     view = await call.services.definitions.current()
-    async with borrow(call.services.pool) as conn:
-        last = await last_deployment_states(conn, schemas=call.services.schemas)
+    read = partial(last_deployment_states, schemas=call.services.schemas)
+    last = await call.services.with_connection(read)
     catalog = build_catalog(call.state, view, principal=call.principal, last_deployments=last)
     return catalog, view
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -15,7 +16,6 @@ from mdm_gitops.access.catalog import Catalog, CatalogEntry
 from mdm_gitops.errors import Conflict, InputError
 from mdm_gitops.model import Action, fold
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.warehouse.connect import borrow
 from mdm_gitops.warehouse.store import Deployment, deployments_of
 
 
@@ -71,10 +71,10 @@ async def list_deployments(call: Call) -> Response:
     if entry.stored is not None:
         names |= {entry.stored.name, *entry.stored.record.former_names}
     skip, take = call.parameters["skip"], call.parameters["take"]
-    async with borrow(call.services.pool) as conn:
-        found = await deployments_of(
-            conn, schemas=call.services.schemas, names=names, skip=skip, take=take + 1
-        )
+    read = partial(
+        deployments_of, schemas=call.services.schemas, names=names, skip=skip, take=take + 1
+    )
+    found = await call.services.with_connection(read)
     items = [_deployment(each, names) for each in found[:take]]
     return json_response({"items": items, "skip": skip, "take": take, "hasMore": len(found) > take})
 

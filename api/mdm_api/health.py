@@ -10,7 +10,6 @@ from mdm_api.operations import Access, Answer, Operation
 from mdm_api.problems import kebab, no_such_path, problem_type
 from mdm_gitops import __version__
 from mdm_gitops.errors import CATALOGUE
-from mdm_gitops.warehouse.connect import borrow
 
 
 async def get_health(call: Call) -> Response:
@@ -19,8 +18,8 @@ async def get_health(call: Call) -> Response:
 
 async def get_readiness(call: Call) -> Response:
     """Ready when the database answers and its store is of our version."""
-    async with borrow(call.services.pool) as conn:
-        state = await call.services.store.current(conn)
+    services = call.services
+    state = await services.with_connection(services.store.current)
     return json_response({"status": "ready", "entities": len(state.entities)})
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
+from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
+from mdm_gitops.warehouse.connect import borrow
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mdm_api.deployer import Deployer
     from mdm_api.metrics import Metrics
 
+T = TypeVar("T")
 Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
 
@@ -36,6 +39,22 @@ class Services:
     deployer: Deployer
     now: Callable[[], datetime] = field(default=utc_now)
     used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
+
+    async def with_connection(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+        """Run *work*, which only reads, on a connection of the pool.
+
+        A connection that had died in the pool is no reason to fail: the pool is looked through, and
+        the work is done once more. That is cheaper than to ask each connection before its use.
+        """
+        async with borrow(self.pool) as conn:
+            try:
+                return await work(conn)
+            except WarehouseError:
+                if not conn.closed:
+                    raise
+        await self.pool.check()
+        async with borrow(self.pool) as conn:
+            return await work(conn)
 
     @property
     def schemas(self) -> Schemas:

@@ -98,11 +98,13 @@ def connection_pool(
     wait_s: float = 10.0,
     limits: SessionLimits = SessionLimits(),
     connect_timeout_s: float = 5.0,
+    checked: bool = True,
 ) -> ConnectionPool:
     """Return a pool that is still closed: ``async with pool`` opens it, without waiting.
 
     Take connections by ``borrow``, which speaks our errors. A connection that died in the pool is
-    replaced before it is handed out.
+    replaced before it is handed out. That costs a round trip: with *checked* false the borrower
+    finds out himself, and repeats what is safe to repeat after ``pool.check()``.
     """
     arguments = _arguments(url, application_name, limits, connect_timeout_s)
     return AsyncConnectionPool(
@@ -113,7 +115,7 @@ def connection_pool(
         timeout=wait_s,
         open=False,
         name=application_name,
-        check=AsyncConnectionPool.check_connection,
+        check=AsyncConnectionPool.check_connection if checked else None,
     )
 
 

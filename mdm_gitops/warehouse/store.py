@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from psycopg import AsyncConnection, AsyncCursor, errors, sql
+from psycopg import AsyncConnection, AsyncCursor, InterfaceError, OperationalError, errors, sql
 
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.model import Action, Definitions, Entity, PermissionGrant, Project
@@ -174,14 +175,15 @@ async def read_state(
         if previous
         else {}
     )
-    async with conn.transaction():
-        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        revision = await _rows(conn, "SELECT value FROM {config}.revision", schemas)
-        found = {"ids": [key[0] for key in kept], "versions": [key[1] for key in kept]}
-        entity_rows = await _rows(conn, _ENTITIES, schemas, found)
-        grant_rows = await _rows(conn, _GRANTS, schemas)
-        key_rows = await _rows(conn, _KEYS, schemas)
-        projects = await _rows(conn, _PROJECT, schemas)
+    with _translated():
+        async with conn.transaction():
+            await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            revision = await _rows(conn, "SELECT value FROM {config}.revision", schemas)
+            found = {"ids": [key[0] for key in kept], "versions": [key[1] for key in kept]}
+            entity_rows = await _rows(conn, _ENTITIES, schemas, found)
+            grant_rows = await _rows(conn, _GRANTS, schemas)
+            key_rows = await _rows(conn, _KEYS, schemas)
+            projects = await _rows(conn, _PROJECT, schemas)
     entities = [_entity(row, kept) for row in entity_rows]
     return StoreState(
         revision=revision[0]["value"],
@@ -299,11 +301,19 @@ async def _execute(
     *,
     prepare: bool | None = None,
 ) -> AsyncCursor[Any]:
-    try:
+    with _translated():
         return await conn.execute(statement, parameters, prepare=prepare)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
     except (errors.UndefinedTable, errors.InvalidSchemaName, errors.UndefinedColumn):
         raise WarehouseError(
             "the config store is not there, or not of this version",
             hint="start with mdm-gitops serve, apply or up: each brings it to its version",
             code="WAREHOUSE_UNUSABLE",
         ) from None
+    except (OperationalError, InterfaceError):
+        raise WarehouseError("the warehouse did not answer", hint="try again in a moment") from None

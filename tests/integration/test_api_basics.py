@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -376,6 +377,26 @@ async def test_a_database_that_is_away_is_503_and_says_nothing_about_itself() ->
     assert response.headers["retry-after"] == "2"
     for secret in ("hunter2", "somebody", "nowhere", "127.0.0.1"):
         assert secret not in response.text
+
+
+async def test_connections_that_died_in_the_pool_cost_nobody_an_answer(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    """The server was restarted, or an administrator ended all sessions."""
+    path = "/api/v1/entities/country/data"
+    kill = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'mdm-gitops api'"
+    )
+    for _ in range(3):
+        answers = await asyncio.gather(*(client.get(path) for _ in range(12)))
+        assert {answer.status_code for answer in answers} == {200}
+        killed = await (await conn.execute(kill)).fetchone()
+        assert killed and killed[0] > 0
+        assert (await client.get("/readyz")).status_code == 200
+        await conn.execute(kill)
+        assert (await client.get("/api/v1/entities/summary")).status_code == 200
+        await conn.execute(kill)
 
 
 async def test_a_table_that_is_gone_is_no_internal_error(

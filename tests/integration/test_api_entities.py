@@ -147,6 +147,8 @@ async def test_what_a_breaking_definition_does_to_the_others(
     assert ("entities/country.yaml", 6) in places
     rows = await ok(await client.get(f"{API}/country/data"))
     assert len(rows["items"]) == 1, "what is deployed is served all the same"
+    write(folder, "entities/country.yaml", COUNTRY)
+    assert (await states(client))["Country"] == "deployed"
     write(folder, "mdm.yaml", "name: [")
     assert await states(client) == {"Country": "deployed"}
     (folder / "mdm.yaml").unlink()
