@@ -24,11 +24,12 @@ _SETTINGS: Final = (
     ("datestyle", "'ISO'"),
     ("standard_conforming_strings", "on"),
     ("statement_timeout", "0"),
+    ("client_min_messages", "warning"),  # IF EXISTS need not say that nothing was there
 )
 _IF_IT_FAILS: Final = {
     Phase.PREPARE: "nobody sees a difference yet; a new plan goes on from here",
     Phase.FLIP: "all of this transaction is taken back; the steps before it stay and do no harm",
-    Phase.ENFORCE: "the rule is not proven; new rows obey it already; a new plan tries again",
+    Phase.ENFORCE: "the rule does not hold for all rows yet; a new plan tries again",
     Phase.SEED: "the rows of this step are taken back; a new plan tries again",
     Phase.LINK: "the reference is not proven; a new plan tries again",
     Phase.FINISH: "only the record is behind; a new plan sets it right",
