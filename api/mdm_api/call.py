@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import orjson
-from psycopg import AsyncConnection
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +21,7 @@ from mdm_api.services import Services
 from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking, StateMoved
 from mdm_gitops.errors import AccessDenied, AuthRequired, MdmError, WarehouseError, WarehouseLocked
+from mdm_gitops.warehouse.connect import Connection
 from mdm_gitops.warehouse.store import StoreState
 
 T = TypeVar("T")
@@ -96,14 +96,14 @@ class Call:
 
     # --- work on the warehouse ------------------------------------------------------------------
 
-    async def reading(self, work: Callable[[AsyncConnection[Any], Asking], Awaitable[T]]) -> T:
+    async def reading(self, work: Callable[[Connection, Asking], Awaitable[T]]) -> T:
         """Run *work* in a state of the store that held when its statement ran.
 
         A refusal counts only if the store has not changed since: a right given a moment ago works
         at once, as one taken away is gone at once.
         """
 
-        async def until_it_holds(conn: AsyncConnection[Any]) -> T:
+        async def until_it_holds(conn: Connection) -> T:
             for _ in range(_ATTEMPTS):
                 tried = self.state
                 try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import orjson
-from psycopg import AsyncConnection
 from starlette.responses import Response
 
 from mdm_api import schemas
@@ -27,6 +26,7 @@ from mdm_gitops.data.rows import (
     parse_row_id,
 )
 from mdm_gitops.errors import InputError, NotFound
+from mdm_gitops.warehouse.connect import Connection
 
 _JSON: Final = "application/json"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
@@ -35,7 +35,7 @@ _NO_STORE: Final = {"Cache-Control": "no-store"}
 async def list_data(call: Call) -> Response:
     request = _list_request(call.parameters)
 
-    async def work(conn: AsyncConnection[Any], asking: Asking) -> Page:
+    async def work(conn: Connection, asking: Asking) -> Page:
         return await list_rows(conn, asking=asking, entity=call.path("name"), request=request)
 
     try:
@@ -50,7 +50,7 @@ async def get_data(call: Call) -> Response:
     _refuse_as_of(call.parameters)
     shape = _shape(call.parameters)
 
-    async def work(conn: AsyncConnection[Any], asking: Asking) -> Row:
+    async def work(conn: Connection, asking: Asking) -> Row:
         stored = readable_entity(asking, call.path("name"))
         row_id = parse_row_id(call.path("id"), stored.definition)
         return await get_row(

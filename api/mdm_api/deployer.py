@@ -12,14 +12,12 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from psycopg import AsyncConnection
-
 from mdm_api.definitions import DefinitionsProvider
 from mdm_gitops.errors import Conflict, DefinitionError, PlanStale
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.settings import Settings
-from mdm_gitops.warehouse.connect import SessionLimits, connect
+from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.names import Schemas
 
 if TYPE_CHECKING:
@@ -154,7 +152,7 @@ class WarehouseDeployer:
         return await asyncio.shield(task)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def _connection(self) -> AsyncIterator[Connection]:
         timeout_s = self._settings.Database.ConnectTimeoutSeconds
         conn = await connect(
             self._url,

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from psycopg import AsyncConnection
-from psycopg_pool import AsyncConnectionPool
+from typing import TYPE_CHECKING, TypeVar
 
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
-from mdm_gitops.warehouse.connect import borrow
+from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from mdm_api.metrics import Metrics
 
 T = TypeVar("T")
-Pool = AsyncConnectionPool[AsyncConnection[Any]]
 
 
 def utc_now() -> datetime:
@@ -32,7 +28,7 @@ def utc_now() -> datetime:
 @dataclass(frozen=True, kw_only=True)
 class Services:
     settings: Settings
-    pool: Pool
+    pool: ConnectionPool
     store: Store
     metrics: Metrics
     definitions: DefinitionsProvider
@@ -40,7 +36,7 @@ class Services:
     now: Callable[[], datetime] = field(default=utc_now)
     used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
 
-    async def with_connection(self, work: Callable[[AsyncConnection[Any]], Awaitable[T]]) -> T:
+    async def with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run *work*, which only reads, on a connection of the pool.
 
         A connection that had died in the pool is no reason to fail: the pool is looked through, and
