@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color
 
 if TYPE_CHECKING:
@@ -202,4 +203,5 @@ def _report(applied: Applied, *, as_json: bool) -> None:
         say(f"nothing to do: the warehouse is what {plan.entities_total:,} entities ask for")
     else:
         done = click.style("applied:", fg="green")
-        say(f"{done} {len(plan.changes):,} changes in {applied.steps:,} steps, plan {plan.plan_id}")
+        changes, steps = count_of(len(plan.changes), "change"), count_of(applied.steps, "step")
+        say(f"{done} {changes} in {steps}, plan {plan.plan_id}")

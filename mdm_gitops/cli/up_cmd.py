@@ -92,7 +92,8 @@ class Up:
                 url = await stack.enter_async_context(warehouse_url(self.directory, self.settings))
                 await self._prepare(url)
                 await self._reconcile_and_serve(url, stack)
-            say(f"Stopped after {time.perf_counter() - self.started:.1f} s" if self.bound else "")
+            if self.bound is not None:
+                say(f"Stopped after {time.perf_counter() - self.started:.1f} s")
 
     async def _prepare(self, url: str) -> None:
         """Bring the store to our version, look at the server, see to the first API key."""

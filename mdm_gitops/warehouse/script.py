@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from mdm_gitops.plan.changes import AbandonFilling, ApplySeed, Phase
+from mdm_gitops.plan.human import plural
 from mdm_gitops.plan.plan import Lock, Plan
 from mdm_gitops.plan.recorded import EntityState, RecordedEntity
 from mdm_gitops.warehouse.ddl import Statement, metadata, statements
@@ -127,7 +128,9 @@ class _Builder:
         moves = [*self._of(Phase.FLIP), *self._metadata()]
         ordered = sorted(moves, key=lambda s: s.step or 0)
         count = len(self._of(Phase.FLIP))
-        title = f"change tables, rules and records in one transaction ({count} statements)"
+        title = (
+            f"change tables, rules and records in one transaction ({plural(count, 'statement')})"
+        )
         return self._draft(Phase.FLIP, title, ordered)
 
     def _metadata(self) -> Iterator[Statement]:
