@@ -181,7 +181,15 @@ def _create(admin: psycopg.Connection[Any], *, template: str | None) -> str:
 
 
 def _drop(admin: psycopg.Connection[Any], name: str) -> None:
-    admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    drop = sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+    for pause_s in (0.05, 0.2, 1.0, 3.0):
+        try:
+            admin.execute(drop)
+            return
+        except psycopg.errors.InsufficientPrivilege:
+            # An autovacuum worker is in there, which only a superuser may throw out.
+            time.sleep(pause_s)
+    admin.execute(drop)
 
 
 def at_database(url: str, name: str) -> str:

@@ -34,6 +34,7 @@ from mdm_gitops.plan.identity import Resolution
 from mdm_gitops.plan.physical import (
     PhysicalColumn,
     Role,
+    RuleKind,
     Table,
     archive_column_name,
     archive_table_name,
@@ -103,6 +104,7 @@ def move_entity(
     moves = Moves(before=before, after=before)
     _move_tables(moves, desired, live, numbers)
     _move_columns(moves, desired, resolution, live[before.main], has_rows, numbers)
+    moves.changes = [_with_archives(change, moves.after) for change in moves.changes]
     moves.after = replace(
         moves.after,
         name=desired.name,
@@ -117,6 +119,22 @@ def move_entity(
     earlier = moves.after.remembering(desired.entity.content_hash(), active)
     moves.after = replace(moves.after, earlier=earlier)
     return moves
+
+
+def _with_archives(change: Change, after: RecordedEntity) -> Change:
+    """All tables of an entity have the same columns, archives included: so a new one has them too.
+
+    Then a column can come back in every table by the same rename.
+    """
+    if not isinstance(change, AddSatellite):
+        return change
+    archived = {
+        column.physical: PhysicalColumn(name=column.physical, type=column.type)
+        for column in after.columns
+        if column.state is ColumnState.ARCHIVED
+    }
+    columns = MappingProxyType({**change.table.columns, **archived})
+    return replace(change, table=replace(change.table, columns=columns))
 
 
 def _former(before: RecordedEntity, name: str) -> tuple[str, ...]:
@@ -255,6 +273,7 @@ class _Columns:
         self.entity = desired.name
         self.main = moves.after.main
         self.live = live_main.columns
+        self.guarded = [c.column for c in live_main.checks if c.rule is RuleKind.CASTABLE]
         self.has_rows = has_rows
         self.numbers = numbers
         self.tables = tuple(moves.tables.values())
@@ -503,8 +522,19 @@ class _Columns:
                 target=column.physical,
                 archived_as=archived_as,
                 tables=self.old_tables,
+                source=self._guarded_for_nothing(),
             )
         )
+
+    def _guarded_for_nothing(self) -> str:
+        """Return the column whose castable check no filling of this plan needs, if there is one."""
+        needed = {
+            change.filling.source
+            for change in self.moves.changes
+            if isinstance(change, RetypeColumn) and change.filling
+        }
+        needed |= {c.source for c in self.moves.changes if isinstance(c, AbandonFilling)}
+        return next((column for column in self.guarded if column not in needed), "")
 
 
 def _with_former(identity: RecordedColumn, name: str) -> tuple[str, ...]:
@@ -536,6 +566,15 @@ def begin_filling(record: RecordedEntity, change: RetypeColumn) -> RecordedEntit
     )
     others = tuple(c for c in record.columns if c.physical != filling.taken_from)
     return replace(record, columns=(*others, begun))
+
+
+def give_up_filling(
+    record: RecordedEntity, change: AbandonFilling, after: RecordedEntity
+) -> RecordedEntity:
+    """Return *record* with the working column as the archive that it is in *after*."""
+    archive = next(c for c in after.columns if c.physical == change.archived_as)
+    columns = (archive if c.physical == change.target else c for c in record.columns)
+    return replace(record, columns=tuple(columns))
 
 
 def created(entity: DesiredEntity, *, entity_id: int) -> RecordedEntity:
