@@ -193,6 +193,7 @@ def _prepare_home(folder: Path) -> Path:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(open_lock(home / "lease.lock"))
+        _keep_out_of_git(home.parent)
     except PermissionError as error:
         raise WarehouseError(
             f"no permission to keep a PostgreSQL in {home}",
@@ -206,6 +207,12 @@ def _prepare_home(folder: Path) -> Path:
             code="WAREHOUSE_UNUSABLE",
         ) from error
     return home
+
+
+def _keep_out_of_git(state: Path) -> None:
+    """Data and passwords must not end up in a commit, also where nobody thought of ignoring them."""
+    with contextlib.suppress(FileExistsError), (state / ".gitignore").open("x") as file:
+        file.write("*\n")
 
 
 def _check_data_major(home: Path, major: int) -> None:
