@@ -40,10 +40,12 @@ $(READY): pyproject.toml
 
 up: $(READY) ## embedded PostgreSQL, reconcile, API on 127.0.0.1:8080 (DIR=folder)
 	@if [ ! -e "$(DIR)" ]; then \
-	  mkdir -p "$$(dirname "$(DIR)")" && cp -R examples/reference-data "$(DIR)" \
-	  && git -C "$(DIR)" init --quiet --initial-branch=main && git -C "$(DIR)" add --all \
-	  && git -C "$(DIR)" -c user.name=example -c user.email=example@localhost \
-	    commit --quiet --message "Reference data"; \
+	  new="$(DIR).new"; rm -rf "$$new"; mkdir -p "$$(dirname "$$new")" \
+	  && cp -R examples/reference-data "$$new" && rm -rf "$$new/.mdm" \
+	  && git -C "$$new" init --quiet --initial-branch=main && git -C "$$new" add --all \
+	  && git -C "$$new" -c user.name=example -c user.email=example@localhost \
+	    -c commit.gpgsign=false commit --quiet --message "Reference data" \
+	  && mv "$$new" "$(DIR)" || exit 1; \
 	fi
 	$(BIN)/mdm-gitops up "$(DIR)" $(ARGS)
 
