@@ -18,6 +18,7 @@ from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan import guards, seeds
 from mdm_gitops.plan.access import diff_access
 from mdm_gitops.plan.changes import (
+    AbandonFilling,
     AddColumn,
     AddForeignKey,
     AddIndex,
@@ -54,6 +55,7 @@ from mdm_gitops.plan.moves import (
     archive_entity,
     begin_filling,
     created,
+    give_up_filling,
     move_entity,
 )
 from mdm_gitops.plan.order import stepping_aside
@@ -588,8 +590,17 @@ def _objects_aside(changes: list[Change]) -> list[Change]:
 
 
 def _preparing(touched: list[_Work], changes: list[Change]) -> Iterator[tuple[int, RecordedEntity]]:
-    """Yield, per change that fills a column, the record that its first step writes."""
+    """Yield, per change that the prepare phase begins with, the record that its first step writes.
+
+    What is given up comes first, as it does in the script: it may hold a name that is needed next.
+    """
     records = {work.name: work.moves.before for work in touched}
+    after = {work.name: work.moves.after for work in touched}
+    for number, change in enumerate(changes, start=1):
+        if isinstance(change, AbandonFilling):
+            name = change.entity
+            records[name] = give_up_filling(records[name], change, after[name])
+            yield number, records[name]
     for number, change in enumerate(changes, start=1):
         if isinstance(change, RetypeColumn) and change.filling:
             records[change.entity] = begin_filling(records[change.entity], change)

@@ -118,6 +118,9 @@ class _Builder:
     def _begun(self, record: RecordedEntity | None, number: int) -> Iterator[Statement]:
         counters = metadata.save_counters(self.plan.counters, self.schemas, phase=Phase.PREPARE)
         if record is not None:
+            if record.state is EntityState.DEPLOYED:
+                # So that the next plan looks at it, also when the definition is as before again.
+                record = replace(record, state=EntityState.DEPLOYING)
             yield replace(
                 metadata.save_record(record, self.schemas, commit=None, phase=Phase.PREPARE),
                 change=number,

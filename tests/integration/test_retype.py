@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from psycopg import AsyncConnection, errors
 
-from mdm_gitops.model import ChangeClass
+from mdm_gitops.model import ChangeClass, Definitions, Entity, Project
 from mdm_gitops.plan.changes import AbandonFilling, Change, Filling, Phase, RetypeColumn
 from mdm_gitops.plan.physical import PhysicalColumn
 from mdm_gitops.plan.plan import Assessment, Plan, PlannedChange
 from mdm_gitops.warehouse.ddl import Statement
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.script import ScriptStep, build_script
+from tests.support import warehouses as on
 
 pytestmark = pytest.mark.anyio
 
@@ -267,3 +269,104 @@ async def test_without_rows_the_columns_just_change_places(item: AsyncConnection
     await run(item, steps_of(change))
     await item.execute("INSERT INTO mdm_data.item (name) VALUES ('a')")
     assert await values(item, "code", "_arch_9_code") == [(5, None)]
+
+
+# --- with real plans ------------------------------------------------------------------------------
+
+
+def definitions(data_type: str, *, history: bool = True) -> Definitions:
+    document = {
+        "name": "item",
+        "domain": "sales",
+        "historyEnabled": history,
+        "columns": [
+            {"name": "name", "dataType": "string"},
+            {"name": "code", "dataType": data_type},
+        ],
+    }
+    project = {"name": "p", "apiVersion": "mdm-gitops/v1", "domains": [{"name": "sales"}]}
+    return Definitions(
+        project=Project.model_validate(project),
+        entities=MappingProxyType({"item": Entity.model_validate(document)}),
+    )
+
+
+async def begin(conn: AsyncConnection[Any], wanted: Definitions, *, steps: int | None) -> None:
+    """Run the prepare phase of the plan for *wanted*, or only its first *steps*, and no more."""
+    plan = await on.plan(conn, wanted)
+    script = build_script(plan, schemas=Schemas(), actor="test")
+    await run(conn, script.of(Phase.PREPARE)[:steps])
+
+
+async def deployed(conn: AsyncConnection[Any]) -> None:
+    await on.apply(conn, definitions("string"))
+    await conn.execute(
+        "INSERT INTO mdm_data.item (_sys_id, name, code, _sys_created_at, _sys_created_by,"
+        " _sys_last_modified_at, _sys_last_modified_by)"
+        " SELECT mdm.uuid_v7(), n, '0' || n, now(), 'ann', now(), 'ann'"
+        " FROM unnest(ARRAY['1', '2']) n"
+    )
+
+
+async def settled(conn: AsyncConnection[Any], wanted: Definitions) -> None:
+    await on.apply(conn, wanted)
+    after = await on.plan(conn, wanted)
+    assert (after.changes, after.drift) == ((), ())
+    left = await conn.execute(
+        "SELECT conname FROM pg_constraint WHERE contype = 'c'"
+        " AND connamespace = 'mdm_data'::regnamespace"
+        " UNION ALL SELECT proname FROM pg_proc WHERE pronamespace = 'mdm_data'::regnamespace"
+        " UNION ALL SELECT attname FROM pg_attribute WHERE attname LIKE '\\_new\\_%'"
+    )
+    assert await left.fetchall() == []
+    recorded = await conn.execute("SELECT record FROM mdm.entity")
+    [(document,)] = await recorded.fetchall()
+    physical = [column["physical"] for column in document["columns"]]
+    live = await conn.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = 'mdm_data.item'::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attname NOT LIKE '\\_sys\\_%'"
+    )
+    assert sorted(physical) == sorted([name for (name,) in await live.fetchall()])
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_a_filling_that_was_interrupted_goes_on(
+    conn: AsyncConnection[Any], steps: int
+) -> None:
+    await deployed(conn)
+    await begin(conn, definitions("int"), steps=steps)
+    await settled(conn, definitions("int"))
+    assert await values(conn, "code") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_a_filling_that_is_withdrawn_leaves_nothing_in_the_way(
+    conn: AsyncConnection[Any], steps: int
+) -> None:
+    await deployed(conn)
+    await begin(conn, definitions("int"), steps=steps)
+    await settled(conn, definitions("string"))
+    await conn.execute("UPDATE mdm_data.item SET code = 'not a number' WHERE name = '1'")
+    assert await values(conn, "code") == [("not a number",), ("02",)]
+
+
+@pytest.mark.parametrize("more", range(1, 9))
+@pytest.mark.parametrize("steps", [1, 3, 7])
+async def test_another_type_may_be_wanted_in_between(
+    conn: AsyncConnection[Any], steps: int, more: int
+) -> None:
+    await deployed(conn)
+    await begin(conn, definitions("int"), steps=steps)
+    await begin(conn, definitions("decimal"), steps=more)
+    await settled(conn, definitions("decimal"))
+    assert [str(code) for (code,) in await values(conn, "code")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_the_way_back_may_be_interrupted_too(conn: AsyncConnection[Any], steps: int) -> None:
+    await deployed(conn)
+    await on.apply(conn, definitions("int"))
+    await begin(conn, definitions("string"), steps=steps)
+    await conn.execute("UPDATE mdm_data.item SET code = 20 WHERE name = '2'")
+    await settled(conn, definitions("string"))
+    assert await values(conn, "code") == [("01",), ("20",)]
