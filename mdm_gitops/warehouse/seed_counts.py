@@ -79,12 +79,14 @@ def _differs(change: ApplySeed, question: SeedQuestion) -> sql.Composable:
         if present is None:
             tests.append(sql.SQL("{} IS NOT NULL").format(_given(column.name)))
         else:
-            # As text, because a column that is being retyped has still its old type.
+            # As JSON, because a column that is being retyped has still its old type; as text 1.0
+            # would differ from 1.00, which the seed statements hold to be the same.
             tests.append(
-                sql.SQL("{}::text IS DISTINCT FROM {}::text").format(
+                sql.SQL("to_jsonb({}) IS DISTINCT FROM to_jsonb({})").format(
                     _live(present), _given(column.name)
                 )
             )
+    tests.append(sql.SQL("t._sys_is_deleted"))  # a row of the file is brought back
     return sql.SQL(" OR ").join(tests)
 
 

@@ -13,8 +13,10 @@ from psycopg import AsyncConnection, errors
 from mdm_gitops.model import Seed, SeedMode
 from mdm_gitops.plan.changes import ApplySeed, SeedCounts
 from mdm_gitops.plan.physical import PhysicalColumn
+from mdm_gitops.plan.seeds import SeedQuestion
 from mdm_gitops.warehouse.ddl import statements
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.seed_counts import count_seed
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +215,43 @@ async def test_a_long_file_comes_in_pieces(item: AsyncConnection[Any]) -> None:
     ]
     await apply(item, change)
     assert len(await rows(item, "code")) == 12_001
+
+
+@pytest.mark.parametrize("mode", list(SeedMode))
+async def test_what_is_counted_before_is_what_happens(
+    item: AsyncConnection[Any], mode: SeedMode
+) -> None:
+    """A file that the plan holds to differ must differ for the statements, or plans never end."""
+    await item.execute("ALTER TABLE mdm_data.item ALTER COLUMN price TYPE numeric")
+    exact = {"price": "1.0", "extra": {"n": Decimal("2.50")}, "seen": "2024-01-02"}
+    await apply(item, seed(*({"code": code, **exact} for code in "abcd")))
+    await item.execute(f"{PERSON}, name = 'mine', price = 3 WHERE code = 'a'")
+    await item.execute(f"{PERSON}, _sys_is_deleted = true WHERE code = 'b'")
+    same = {"price": "1.00", "extra": {"n": Decimal("2.5")}, "seen": "2024-01-02T01:00:00+01:00"}
+    change = seed(
+        *({"code": code, **same} for code in "abc"),
+        {"code": "d", **same, "price": "9"},
+        {"code": "e", **same},
+        mode=mode,
+    )
+    question = SeedQuestion(
+        change=change, live_table="item", present={name: name for name in TYPES}
+    )
+    before = await rows(item, "code, _sys_version")
+
+    expected = await count_seed(item, question, schemas=Schemas())
+    await apply(item, change)
+
+    after = await rows(item, "code, _sys_version")
+    assert len(after) - len(before) == expected.inserted == 1
+    assert sum(1 for row in before if row not in after) == expected.updated
+    assert (expected.updated, expected.left_alone, expected.unchanged) == {
+        SeedMode.CREATE: (0, 3, 1),
+        SeedMode.UPSERT: (1, 2, 1),
+        SeedMode.ENFORCE: (3, 0, 1),
+    }[mode]
+    again = await count_seed(item, question, schemas=Schemas())
+    assert (again.inserted, again.updated) == (0, 0)
 
 
 async def test_the_file_is_noted_with_its_rows(item: AsyncConnection[Any]) -> None:
