@@ -48,10 +48,13 @@ def drift(ctx: click.Context, directory: Path, detailed_exitcode: bool, as_json:
 async def read_drift(directory: Path) -> tuple[DriftItem, ...]:
     """Compare what was deployed last with what is there."""
     from mdm_gitops.cli._session import session
+    from mdm_gitops.warehouse.migrate import store_exists
     from mdm_gitops.warehouse.planning import make_plan
     from mdm_gitops.warehouse.store import read_state
 
-    async with session(directory, application_name="mdm-gitops drift") as s:
+    async with session(directory, application_name="mdm-gitops drift", read_only=True) as s:
+        if not await store_exists(s.conn, config_schema=s.schemas.config):
+            return ()  # nothing was deployed, so nothing can have drifted
         state = await read_state(s.conn, schemas=s.schemas)
         plan = await make_plan(s.conn, state.definitions, schemas=s.schemas)
     return plan.drift

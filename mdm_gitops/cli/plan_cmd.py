@@ -94,7 +94,7 @@ async def make(directory: Path, *, target: tuple[str, ...] = (), rev: str | None
     from mdm_gitops.warehouse.script import build_script
 
     definitions = _definitions(directory, rev)
-    async with session(directory, application_name="mdm-gitops plan") as s:
+    async with session(directory, application_name="mdm-gitops plan", read_only=True) as s:
         made = await make_plan(s.conn, definitions, schemas=s.schemas, target=target)
         script = build_script(made, schemas=s.schemas, actor="")
     return Made(plan=made, script=script, definitions=definitions)
@@ -127,10 +127,11 @@ def _definitions(directory: Path, rev: str | None) -> Definitions:
 
 def rendered(made: Made, format_: str, *, explain: bool, color: bool) -> str:
     """Return the plan as text, JSON, SQL for psql, or the comment of a pull request."""
+    policy = made.definitions.project.policy
     if format_ == "json":
         from mdm_gitops.plan.document import to_document
 
-        return json.dumps(to_document(made.plan), indent=2, ensure_ascii=False)
+        return json.dumps(to_document(made.plan, policy=policy), indent=2, ensure_ascii=False)
     if format_ == "sql":
         from mdm_gitops.warehouse.psql import to_psql
 
@@ -139,12 +140,12 @@ def rendered(made: Made, format_: str, *, explain: bool, color: bool) -> str:
         from mdm_gitops.plan.markdown import render_markdown
         from mdm_gitops.warehouse.psql import to_psql
 
-        return render_markdown(made.plan, sql=to_psql(made.script))
+        return render_markdown(made.plan, sql=to_psql(made.script), policy=policy)
     from mdm_gitops.plan.text import render_text
 
     width = min(shutil.get_terminal_size((100, 24)).columns, 120)
     steps = made.script if explain else None
-    return render_text(made.plan, colour=color, width=width, explain=steps)
+    return render_text(made.plan, colour=color, width=width, explain=steps, policy=policy)
 
 
 def _save(plan: Plan, directory: Path, target: tuple[str, ...], out: Path) -> None:

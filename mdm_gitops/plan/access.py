@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from mdm_gitops.model import Action, Definitions, PermissionGrant, Webhook
@@ -49,7 +49,19 @@ def _permissions(definitions: Definitions, facts: Facts) -> Iterator[Change]:
     for grant in sorted(before - after):
         yield RevokePermission(entity=grant.entity, grant=grant)
     for grant in sorted(after - before):
-        yield GrantPermission(entity=grant.entity, grant=grant)
+        replaced = (
+            _only_one_like(grant, before - after) if _only_one_like(grant, after - before) else None
+        )
+        yield GrantPermission(entity=grant.entity, grant=grant, replaces=replaced)
+
+
+def _only_one_like(
+    grant: PermissionGrant, grants: Collection[PermissionGrant]
+) -> PermissionGrant | None:
+    """Return the grant for the same principal, domain and entity, if there is exactly one."""
+    scope = (grant.principal, grant.domain, grant.entity)
+    found = [g for g in grants if (g.principal, g.domain, g.entity) == scope]
+    return found[0] if len(found) == 1 else None
 
 
 def _last_admin(definitions: Definitions, facts: Facts) -> Iterator[Refusal]:

@@ -32,6 +32,7 @@ from mdm_gitops.plan.changes import (
 )
 from mdm_gitops.plan.live import LiveTable
 from mdm_gitops.plan.physical import (
+    Check,
     PhysicalColumn,
     Role,
     RuleKind,
@@ -225,7 +226,16 @@ def _diff_checks(
             check=check,
             column_type=desired.columns[check.column].type,
             online=seen.has_rows,
+            replaces=_replaced(check, gone, again),
         )
+
+
+def _replaced(check: Check, gone: Collection[Check], again: Collection[str]) -> Check | None:
+    """Return the proven check that *check* takes the place of, on a column that keeps its type."""
+    if check.column in again:
+        return None
+    same = (g for g in gone if (g.column, g.rule) == (check.column, check.rule) and g.validated)
+    return next(same, None)
 
 
 def _diff_indexes(seen: Seen, desired: Table, entity: str) -> Iterator[Change]:

@@ -20,7 +20,7 @@ from mdm_gitops.plan.hazards import TableSize
 from mdm_gitops.plan.live import LiveRelation
 from mdm_gitops.plan.moves import created
 from mdm_gitops.plan.physical import Table, View, to_plain
-from mdm_gitops.plan.plan import CheckResult, Plan
+from mdm_gitops.plan.plan import Plan
 from mdm_gitops.plan.recorded import Counters, EntityState, RecordedEntity
 
 _SOME_ROWS = TableSize(rows=1, size_bytes=0)
@@ -30,9 +30,9 @@ def structural_plan(old: Definitions, new: Definitions, *, data_schema: str = "m
     """Return what changes from *old* to *new*."""
     facts = deployed(old, data_schema=data_schema)
     drafted = draft(new, facts)
-    unknown = [CheckResult(check=check, violations=0) for check, _ in drafted.checks]
     counts = {name: _seed_difference(old, new, name) for name in drafted.seed_questions}
-    return complete(drafted, results=unknown, seed_counts=counts)
+    unasked = replace(drafted, checks=(), sizes=MappingProxyType({}))
+    return complete(unasked, results=(), seed_counts=counts)
 
 
 def deployed(definitions: Definitions, *, data_schema: str) -> Facts:

@@ -27,6 +27,7 @@ from mdm_gitops.plan.recorded import (
     RecordedEntity,
     from_document,
 )
+from mdm_gitops.warehouse.migrate import store_exists
 from mdm_gitops.warehouse.names import Schemas
 
 Key = tuple[str, str]  # schema, relation
@@ -84,6 +85,12 @@ SELECT DISTINCT t.relname, vn.nspname || '.' || v.relname
  ORDER BY 1, 2
 """
 
+_STRANGERS = """
+SELECT c.relname::text, c.relkind::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
 # Counting stops early: above this PostgreSQL's own estimate is good enough.
 _COUNT_UP_TO = 10_000
 
@@ -106,6 +113,8 @@ async def read_facts(
     conn: AsyncConnection[Any], definitions: Definitions, *, schemas: Schemas
 ) -> Facts:
     """Return what the plan of *definitions* must know. The caller holds a consistent snapshot."""
+    if not await store_exists(conn, config_schema=schemas.config):
+        return await _without_store(conn, schemas)
     stored = await _one(conn, _STORED, schemas, {})
     view_schemas = {fold(v.view_schema) for e in definitions.entities.values() for v in _views(e)}
     all_schemas = sorted({schemas.data, *stored["view_schemas"], *view_schemas})
@@ -117,6 +126,30 @@ async def read_facts(
         return facts
     records = await _records(conn, schemas)
     return await _with_details(conn, facts, records, desired, all_schemas, schemas)
+
+
+async def _without_store(conn: AsyncConnection[Any], schemas: Schemas) -> Facts:
+    """Return the facts of a warehouse that nothing was ever deployed to.
+
+    They equal those of an empty store, so that a plan made now is still the plan after the first
+    apply has made one. What stands in the data schema is somebody else's.
+    """
+    cursor = await conn.execute(_STRANGERS, {"schema": schemas.data})
+    found = {
+        (schemas.data, name): LiveRelation(schema=schemas.data, name=name, kind=kind, objects={})
+        for name, kind in await cursor.fetchall()
+    }
+    empty: dict[str, Any] = {"entities": (), "permissions": (), "webhooks": {}, "seeds": {}}
+    empty["counters"] = {"archive": 0, "entity": 0}
+    looks = _Looks(
+        fingerprints=MappingProxyType(dict.fromkeys(found, "")), mismatched=frozenset(found)
+    )
+    return Facts(
+        data_schema=schemas.data,
+        relations=MappingProxyType(found),
+        mismatched=looks.mismatched,
+        live_fingerprint=looks.digest(empty),
+    )
 
 
 def _views(entity: Entity) -> Sequence[Any]:

@@ -125,6 +125,31 @@ def _missing(
     return list(known[newest:])
 
 
+async def store_exists(conn: AsyncConnection[Any], *, config_schema: str) -> bool:
+    """Whether there is a config store of any version; safe inside a transaction."""
+    name = sql.Identifier(config_schema, "migration").as_string(None)
+    row = await (await conn.execute("SELECT to_regclass(%s) IS NOT NULL", [name])).fetchone()
+    return bool(row and row[0])
+
+
+async def has_store(conn: AsyncConnection[Any], *, config_schema: str) -> bool:
+    """Whether there is a config store, for those that only read.
+
+    Raises:
+        WarehouseError: there is one, but of another version than this program's.
+    """
+    recorded = await _recorded(conn, config_schema)
+    if not recorded:
+        return False
+    if _missing(bundled_migrations(), recorded, config_schema):
+        raise WarehouseError(
+            f"the config store in schema {config_schema} is older than this program",
+            hint="mdm-gitops apply brings it up to date",
+            code="WAREHOUSE_UNUSABLE",
+        )
+    return True
+
+
 @asynccontextmanager
 async def _alone(
     conn: AsyncConnection[Any], config_schema: str, timeout_s: float

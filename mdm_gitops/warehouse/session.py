@@ -15,7 +15,7 @@ from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.apply import Patience
 from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.locate import warehouse_url
-from mdm_gitops.warehouse.migrate import migrate
+from mdm_gitops.warehouse.migrate import has_store, migrate
 from mdm_gitops.warehouse.names import Schemas
 
 # Plans and applies set limits of their own for each statement.
@@ -56,20 +56,30 @@ def reserved_schemas(settings: Settings) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def session(folder: Path, *, application_name: str) -> AsyncIterator[Session]:
-    """Yield a session with the warehouse of *folder*; its config store is migrated first."""
+async def session(
+    folder: Path, *, application_name: str, read_only: bool = False
+) -> AsyncIterator[Session]:
+    """Yield a session with the warehouse of *folder*.
+
+    Its config store is brought to this version first; *read_only* leaves everything as it is, also
+    a warehouse that has no store yet.
+    """
     settings = load_settings(folder)
     async with warehouse_url(folder, settings) as url:
-        conn = await open_connection(url, settings, application_name=application_name)
+        conn = await open_connection(
+            url, settings, application_name=application_name, read_only=read_only
+        )
         async with conn:
             yield Session(conn=conn, settings=settings, schemas=schemas_of(settings), url=url)
 
 
-async def open_connection(url: str, settings: Settings, *, application_name: str) -> Connection:
-    """Return a connection to a store that is brought to this version if it is older.
+async def open_connection(
+    url: str, settings: Settings, *, application_name: str, read_only: bool = False
+) -> Connection:
+    """Return a connection to a store of this version; unless *read_only*, an older one is migrated.
 
     Raises:
-        WarehouseError: there is no way to the server, or its store is newer.
+        WarehouseError: there is no way to the server, or its store is of another version.
     """
     conn = await connect(
         url,
@@ -79,7 +89,10 @@ async def open_connection(url: str, settings: Settings, *, application_name: str
     )
     schemas = schemas_of(settings)
     try:
-        await migrate(conn, config_schema=schemas.config, data_schema=schemas.data)
+        if read_only:
+            await has_store(conn, config_schema=schemas.config)
+        else:
+            await migrate(conn, config_schema=schemas.config, data_schema=schemas.data)
     except BaseException:
         await conn.close()
         raise
