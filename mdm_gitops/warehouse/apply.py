@@ -17,7 +17,14 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection, errors
 
-from mdm_gitops.errors import MdmError, PartlyApplied, PlanRefused, PlanStale, WarehouseLocked
+from mdm_gitops.errors import (
+    MdmError,
+    PartlyApplied,
+    PlanRefused,
+    PlanStale,
+    WarehouseError,
+    WarehouseLocked,
+)
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import Plan
@@ -101,6 +108,7 @@ async def apply_plan(
         PlanStale: definitions or warehouse moved since *plan* was made; nothing changed.
         PlanRefused: a guard, a data check or a hazard that nobody allowed; nothing changed.
         PartlyApplied: some steps ran; run again to go on.
+        WarehouseError: the connection was lost; run again to go on.
     """
     async with alone(
         conn,
@@ -337,6 +345,12 @@ def _translated(error: MdmError | psycopg.Error, run: _Run) -> MdmError:
     step = run.step
     title = step.title if step else "the first step"
     flipped = _has_flipped(run)
+    if not flipped and run.conn.closed:
+        # Perhaps the commit came through and only its answer did not: nothing can be promised.
+        return WarehouseError(
+            f"the connection to the warehouse was lost at this step: {title}",
+            hint="Run again; it goes on from whatever was done",
+        )
     if isinstance(error, MdmError):
         if not flipped:
             return error
