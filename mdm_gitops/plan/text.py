@@ -7,7 +7,7 @@ before, and is never given text as markup.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _MIN_WIDTH: Final = 40
 _MOST_MESSAGES: Final = 5  # per allowance
 _LONGEST_SQL: Final = 400  # characters of a line
+_MOST_SQL_LINES: Final = 12
 _LOUD: Final = (ChangeClass.BREAKING, ChangeClass.SECURITY_WIDENING, ChangeClass.DESTRUCTIVE)
 _STYLES: Final = MappingProxyType(
     {
@@ -272,8 +273,8 @@ class _Page:
         for number, step in enumerate(script.steps, start=1):
             self.row(0, self.text(f"{number}/{total} {_step_words(step)}", style="bold"))
             for statement in step.statements:
-                for part in statement.sql.rstrip().splitlines():
-                    self.console.print(self.text(f"    {_cut(part)}"), soft_wrap=True)
+                for part in _shortened(statement.sql):
+                    self.console.print(self.text(f"    {part}"), soft_wrap=True)
             self.row(4, self.text(f"if it fails: {AFTER_FAILURE[step.phase]}", style="dim"))
 
     # --- laying out ---
@@ -316,6 +317,14 @@ def _place(plan: Plan) -> str:
 def _is_about(line: Line, result: CheckResult) -> bool:
     """Whether the line's own words name the column that the check is about."""
     return line.headline.startswith(result.check.column)
+
+
+def _shortened(sql: str) -> Iterator[str]:
+    """Yield the lines of a statement; a seed has one for each row, of which the first are enough."""
+    lines = sql.rstrip().splitlines()
+    yield from (_cut(line) for line in lines[:_MOST_SQL_LINES])
+    if len(lines) > _MOST_SQL_LINES:
+        yield f"… {len(lines) - _MOST_SQL_LINES:,} more lines"
 
 
 def _cut(sql: str) -> str:

@@ -118,7 +118,8 @@ def word(change: Change) -> Wording:
         case WidenColumn():
             return _retyped(one.column, one.old_type, one.new_type, "in place, no row is touched")
         case RetypeColumn():
-            return _retyped(one.column, one.old_type, one.new.type, _retype_detail(one))
+            was = "" if one.source == one.column else f" (was {one.source})"
+            return _retyped(one.column + was, one.old_type, one.new.type, _retype_detail(one))
         case AbandonFilling():
             detail = "a type change that was begun is given up; its column is kept as "
             return _change(one.column, detail + archive(one.archived_as))
