@@ -76,6 +76,10 @@ class SmallRepository:
         self._git("commit", "--quiet", "--allow-empty", "--message", message)
         return self._git("rev-parse", "HEAD").strip()
 
+    def files(self) -> list[str]:
+        """Return the files of the last commit."""
+        return self._git("ls-tree", "-r", "--name-only", "HEAD").splitlines()
+
     def _git(self, *arguments: str) -> str:
         options = ("-c", "user.name=test", "-c", "user.email=t@localhost", "-c", "commit.gpgsign=0")
         done = subprocess.run(
