@@ -293,7 +293,8 @@ class _Columns:
             self._restore(new, identity)
         elif present == new.type:
             self._keep(new, identity)
-        elif widens(present, new.type):
+        elif widens(present, new.type) and self._retype_source(new, identity) is None:
+            # An archive of that type holds the values as they were written, 12 and not 12.00.
             self._widen(new, identity, present)
         else:
             self._retype(new, identity, present)
