@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from mdm_gitops.model import Definitions, Seed, SeedMode, fold
-from mdm_gitops.plan.changes import ApplySeed, SeedCounts
+from mdm_gitops.plan.changes import ApplySeed, RetypeColumn, SeedCounts
 from mdm_gitops.plan.desired import DesiredEntity
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.moves import Moves
@@ -77,7 +77,7 @@ def _change(seed: Seed, desired: DesiredEntity, group: int) -> ApplySeed:
 def _question(change: ApplySeed, facts: Facts, moves: Moves | None, is_new: bool) -> SeedQuestion:
     if moves is not None:
         live_table: str | None = moves.before.main
-        back = {new: old for old, new in moves.columns.items()}
+        back = {new: old for old, new in moves.columns.items()} | _retyped(moves)
     else:
         live_table = change.table if change.entity in facts.unchanged else None
         back = {}
@@ -94,3 +94,9 @@ def _question(change: ApplySeed, facts: Facts, moves: Moves | None, is_new: bool
         present=MappingProxyType(present),
         is_new_file=is_new,
     )
+
+
+def _retyped(moves: Moves) -> dict[str, str]:
+    """A retyped column still has its values in the old one: the new one is not there or half full."""
+    retypes = (change for change in moves.changes if isinstance(change, RetypeColumn))
+    return {change.column: change.source for change in retypes}

@@ -79,12 +79,13 @@ def _differs(change: ApplySeed, question: SeedQuestion) -> sql.Composable:
         if present is None:
             tests.append(sql.SQL("{} IS NOT NULL").format(_given(column.name)))
         else:
-            # As JSON, because a column that is being retyped has still its old type; as text 1.0
-            # would differ from 1.00, which the seed statements hold to be the same.
+            # A column that is being retyped has still its old type. As JSON 1.0 is the same as
+            # 1.00, which the seed statements hold too; as text the number 5 is the text '5'.
             tests.append(
-                sql.SQL("to_jsonb({}) IS DISTINCT FROM to_jsonb({})").format(
-                    _live(present), _given(column.name)
-                )
+                sql.SQL(
+                    "(to_jsonb({live}) IS DISTINCT FROM to_jsonb({given})"
+                    " AND {live}::text IS DISTINCT FROM {given}::text)"
+                ).format(live=_live(present), given=_given(column.name))
             )
     tests.append(sql.SQL("t._sys_is_deleted"))  # a row of the file is brought back
     return sql.SQL(" OR ").join(tests)
