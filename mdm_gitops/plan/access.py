@@ -46,13 +46,23 @@ def _project(definitions: Definitions, facts: Facts) -> Iterator[Change]:
 
 def _permissions(definitions: Definitions, facts: Facts) -> Iterator[Change]:
     before, after = set(facts.grants), set(definitions.grants)
-    for grant in sorted(before - after):
-        yield RevokePermission(entity=grant.entity, grant=grant)
-    for grant in sorted(after - before):
-        replaced = (
-            _only_one_like(grant, before - after) if _only_one_like(grant, after - before) else None
-        )
-        yield GrantPermission(entity=grant.entity, grant=grant, replaces=replaced)
+    gone, new = before - after, after - before
+    for grant in sorted(gone):
+        other = _counterpart(grant, among=gone, other_side=new)
+        yield RevokePermission(entity=grant.entity, grant=grant, replaced_by=other)
+    for grant in sorted(new):
+        other = _counterpart(grant, among=new, other_side=gone)
+        yield GrantPermission(entity=grant.entity, grant=grant, replaces=other)
+
+
+def _counterpart(
+    grant: PermissionGrant,
+    *,
+    among: Collection[PermissionGrant],
+    other_side: Collection[PermissionGrant],
+) -> PermissionGrant | None:
+    """Return what *grant* replaces or is replaced by, where that is one for one."""
+    return _only_one_like(grant, other_side) if _only_one_like(grant, among) else None
 
 
 def _only_one_like(

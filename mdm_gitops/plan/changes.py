@@ -460,8 +460,11 @@ class GrantPermission(Change):
 
 @dataclass(frozen=True, kw_only=True)
 class RevokePermission(Change):
+    """*replaced_by*: the grant of the same principal, domain and entity that the plan adds."""
+
     kind: ClassVar[str] = "revoke-permission"
     grant: PermissionGrant
+    replaced_by: PermissionGrant | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

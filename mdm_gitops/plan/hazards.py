@@ -138,7 +138,7 @@ def assess(change: Change, *, sizes: Sizes) -> Assessment:
         case GrantPermission():
             return _grant(one)
         case RevokePermission():
-            return _revoke(one.grant)
+            return _revoke(one.grant, one.replaced_by)
         case AddWebhook() | ChangeWebhook():
             return _send_out(one)
         case RemoveWebhook():
@@ -404,8 +404,13 @@ def _is_within(new: PermissionGrant, old: PermissionGrant) -> bool:
     return narrower and set(new.actions) <= set(old.actions)
 
 
-def _revoke(grant: PermissionGrant) -> Assessment:
-    """A row with a filter also narrows what domain-wide rows give; without it they reach further."""
+def _revoke(grant: PermissionGrant, replaced_by: PermissionGrant | None) -> Assessment:
+    """A row with a filter also narrows what domain-wide rows give; without it they reach further.
+
+    Where the row that replaces it gives all of it and more, the hazard is told of that row.
+    """
+    if replaced_by is not None and _is_within(grant, replaced_by):
+        return _NO_COST
     loses = _hazard("REVOKES_ACCESS", f"{grant.principal} loses rights on {grant_scope(grant)}")
     if not grant.row_filter:
         return Assessment(change_class=ChangeClass.BREAKING, hazards=(loses,))
