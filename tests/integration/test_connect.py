@@ -65,6 +65,19 @@ async def test_a_session_commits_by_itself(session: AsyncConnection[Any]) -> Non
     assert session.autocommit
 
 
+async def test_the_removal_of_self_joins_is_off_where_it_exists(empty_database_url: str) -> None:
+    query = "SELECT setting, source FROM pg_settings WHERE name = 'enable_self_join_elimination'"
+    async with (
+        await connect(empty_database_url, application_name="test") as alone,
+        connection_pool(empty_database_url, application_name="pool", min_size=1) as pool,
+        borrow(pool) as lent,
+    ):
+        known = alone.info.server_version >= 180_000
+        for conn in (alone, lent):
+            found = await (await conn.execute(query)).fetchall()
+            assert found == ([("off", "session")] if known else [])
+
+
 async def test_the_url_has_the_last_word(empty_database_url: str) -> None:
     base = empty_database_url.partition("options=")[0]
     url = f"{base}options={quote('-c statement_timeout=1234 -c work_mem=7MB')}"
