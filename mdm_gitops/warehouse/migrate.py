@@ -8,12 +8,9 @@ signs mean what they say. What the entities look like is not decided here, that 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -21,10 +18,10 @@ from typing import Any
 
 from psycopg import AsyncConnection, errors, sql
 
-from mdm_gitops.errors import WarehouseError, WarehouseLocked
+from mdm_gitops.errors import WarehouseError
+from mdm_gitops.warehouse.lock import alone
 
 LOCK_TIMEOUT_S = 60.0
-_LOCK_PAUSE_S = 0.05
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _PLACEHOLDER = re.compile(r"\{(config|data)\}")
 
@@ -70,7 +67,9 @@ async def migrate(
     known = bundled_migrations() if migrations is None else migrations
     if not _missing(known, await _recorded(conn, config_schema), config_schema):
         return []
-    async with _alone(conn, config_schema, lock_timeout_s):
+    async with alone(
+        conn, purpose="migrate", schema=config_schema, timeout_s=lock_timeout_s, doing="migrating"
+    ):
         missing = _missing(known, await _recorded(conn, config_schema), config_schema)
         for migration in missing:
             await _run(conn, migration, config_schema=config_schema, data_schema=data_schema)
@@ -150,32 +149,6 @@ async def has_store(conn: AsyncConnection[Any], *, config_schema: str) -> bool:
     return True
 
 
-@asynccontextmanager
-async def _alone(
-    conn: AsyncConnection[Any], config_schema: str, timeout_s: float
-) -> AsyncIterator[None]:
-    """Hold the lock of this store on this very connection: losing one loses the other."""
-    key, deadline = _lock_key(config_schema), time.monotonic() + timeout_s
-    while not await _try_lock(conn, key):
-        if time.monotonic() > deadline:
-            raise WarehouseLocked(
-                f"another program has been migrating schema {config_schema} for {timeout_s:.0f} s",
-                hint="wait for it to end, then try again",
-            )
-        await asyncio.sleep(_LOCK_PAUSE_S)
-    try:
-        yield
-    finally:
-        if not conn.broken:
-            await conn.execute("SELECT pg_advisory_unlock(%s)", [key])
-
-
-async def _try_lock(conn: AsyncConnection[Any], key: int) -> bool:
-    # Polled, because a session that waits for a lock holds a snapshot meanwhile.
-    row = await (await conn.execute("SELECT pg_try_advisory_lock(%s)", [key])).fetchone()
-    return bool(row and row[0])
-
-
 async def _run(
     conn: AsyncConnection[Any], migration: Migration, *, config_schema: str, data_schema: str
 ) -> None:
@@ -213,11 +186,6 @@ def _no_permission(config_schema: str, error: errors.InsufficientPrivilege) -> W
         hint="GRANT CREATE ON DATABASE to the role, or connect as the owner of the schema",
         code="WAREHOUSE_UNUSABLE",
     )
-
-
-def _lock_key(config_schema: str) -> int:
-    digest = hashlib.sha256(f"mdm-gitops migrate {config_schema}".encode()).digest()
-    return int.from_bytes(digest[:8], signed=True)
 
 
 def _quoted(name: str) -> str:

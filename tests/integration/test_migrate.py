@@ -13,8 +13,8 @@ import pytest
 from psycopg import AsyncConnection, errors
 
 from mdm_gitops.errors import WarehouseError, WarehouseLocked
-from mdm_gitops.warehouse import migrate as migrate_module
 from mdm_gitops.warehouse.connect import connect
+from mdm_gitops.warehouse.lock import lock_key
 from mdm_gitops.warehouse.migrate import Migration, bundled_migrations, migrate
 
 pytestmark = pytest.mark.anyio
@@ -165,9 +165,9 @@ def _go(racer: subprocess.Popen[str]) -> bool:
 
 async def test_a_migrator_that_hangs_is_told_not_waited_for(empty_database_url: str) -> None:
     async with await _open(empty_database_url) as other, await _open(empty_database_url) as conn:
-        key = migrate_module._lock_key("mdm")
+        key = lock_key("migrate", "mdm")
         await other.execute("SELECT pg_advisory_lock(%s)", [key])
-        with pytest.raises(WarehouseLocked, match="has been migrating schema mdm for 0 s"):
+        with pytest.raises(WarehouseLocked, match="another program is migrating schema mdm"):
             await migrate(
                 conn,
                 config_schema="mdm",

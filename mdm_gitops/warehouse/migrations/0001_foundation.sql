@@ -119,9 +119,13 @@ $$;
 CREATE FUNCTION {config}.live_relation(schemas text[], names text[] DEFAULT NULL)
 RETURNS TABLE (schema_name text, relation_name text, kind text, fingerprint text, objects jsonb)
 LANGUAGE sql STABLE
--- The names are printed without a schema only when it is on the path; an empty path keeps the
--- text independent of who asks.
+-- The text is the same whoever asks: names are printed without a schema only when it is on the path,
+-- and constants of defaults and checks in the style and time zone of the session.
 SET search_path = pg_catalog
+SET timezone = 'UTC'
+SET datestyle = 'ISO'
+SET intervalstyle = 'iso_8601'
+SET quote_all_identifiers = off
 AS $$
     WITH relation AS (
         SELECT c.oid, n.nspname::text AS schema_name, c.relname::text AS relation_name, c.relkind
