@@ -7,6 +7,8 @@ in the code, so a page cannot say anything else.
 from __future__ import annotations
 
 import argparse
+import inspect
+import re
 import sys
 import types
 import typing
@@ -14,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import click
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from mdm_api.reference import errors_page, rest_api_page
+from mdm_gitops.cli import main as program
 from mdm_gitops.settings import PREFIX, Settings
 
 DOCS: Final = Path(__file__).parent
@@ -100,7 +104,71 @@ def _default(field: FieldInfo) -> str:
     return f"`{text.removesuffix('.0')}`"
 
 
+def cli_page() -> str:
+    """Return the reference of the command line: each command as its ``--help`` tells it."""
+    lines = [
+        "# Command line",
+        "",
+        "`mdm-gitops --help` and `mdm-gitops COMMAND --help` say the same. `DIR` is a folder of",
+        "definitions; without it the present one is meant.",
+        "",
+        "- Data goes to stdout, everything said to a person to stderr.",
+        '- `--json` prints one JSON object, also for an error: `{"error": {...}}`.',
+        "- Colour and progress bars appear on a terminal only. `NO_COLOR` switches colour off,",
+        "  `FORCE_COLOR` on.",
+        "",
+        "| exit code | meaning |",
+        "|---|---|",
+        "| 0 | done, or nothing to do |",
+        "| 1 | error |",
+        "| 2 | there are changes, or drift (`--detailed-exitcode`) |",
+        "| 3 | refused |",
+        "| 4 | out of date: the definitions or the warehouse moved since the plan was made |",
+        "| 5 | locked: somebody else is applying, or a table stayed locked |",
+        "| 6 | applied in part; the next apply goes on from there |",
+        "| 64 | wrong usage of the command |",
+    ]
+    top = click.Context(program, info_name="mdm-gitops", terminal_width=200, max_content_width=200)
+    for context in _commands(top):
+        lines += ["", f"## {context.command_path}", "", *_command(context)]
+    return "\n".join(lines) + "\n"
+
+
+def _commands(context: click.Context) -> Iterator[click.Context]:
+    """Yield each command below *context*, groups before what is in them."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        below = click.Context(command, info_name=name, parent=context)
+        yield below
+        if isinstance(command, click.Group):
+            yield from _commands(below)
+
+
+def _command(context: click.Context) -> Iterator[str]:
+    command = context.command
+    yield from ("```text", command.get_usage(context).removeprefix("Usage: "), "```", "")
+    # What is written with a number sign is a line of YAML, not a heading.
+    yield re.sub(r"^(# .+)$", r"`\1`", inspect.cleandoc(command.help or ""), flags=re.MULTILINE)
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    if options:
+        yield from ("", "| option | default | meaning |", "|---|---|---|")
+        yield from (_option(option, context) for option in options)
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    metavar = option.make_metavar(context).removesuffix(" RANGE")
+    values = "" if option.is_flag else f" {metavar}"
+    spelling = f"{', '.join(option.opts)}{values}".replace("|", r"\|")
+    default = f"`{option.default}`" if option.show_default is True else option.show_default or ""
+    meaning = (option.help or f"One of {values.strip(' []')}.").replace("|", ", ")
+    return f"| `{spelling}` | {default} | {meaning} |"
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
     "reference/rest-api.md": rest_api_page,
     "reference/settings.md": settings_page,
