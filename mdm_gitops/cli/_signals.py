@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
+import click
+
+T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_until_stopped(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work*, which uses ``stop_on_signals``; being cancelled by a second signal is no bug."""
+    try:
+        return asyncio.run(work)
+    except asyncio.CancelledError:
+        raise click.exceptions.Abort from KeyboardInterrupt()
 
 
 @contextmanager

@@ -32,9 +32,11 @@ def operator(ctx: click.Context, directory: Path, once: bool, as_json: bool) -> 
     """
     if not directory.is_dir():
         raise InputError(f"{directory} is not a folder", hint="give the folder that holds mdm.yaml")
-    error = asyncio.run(_operate(directory, once=once, as_json=as_json))
-    if error is not None and error.error is not None:
-        ctx.exit(error.error.kind.exit_code)
+    from mdm_gitops.cli._signals import run_until_stopped
+
+    run = run_until_stopped(_operate(directory, once=once, as_json=as_json))
+    if run is not None and run.error is not None:
+        ctx.exit(run.error.kind.exit_code)
 
 
 async def _operate(directory: Path, *, once: bool, as_json: bool) -> Run | None:

@@ -42,8 +42,9 @@ def up(directory: Path, host: str | None, port: int | None, once: bool, as_json:
     Starts the embedded PostgreSQL (or uses Mdm__Database__Url), brings the warehouse to what the
     files say, serves the API, and watches the folder. Into an untouched warehouse everything goes
     without a question; later changes follow the policy in mdm.yaml, and wait where it says so.
-    Ctrl-C or SIGTERM ends everything that was started here.
+    Ctrl-C or SIGTERM ends everything that was started here, a second one without waiting.
     """
+    from mdm_gitops.cli._signals import run_until_stopped
     from mdm_gitops.settings import load_settings
 
     if not (directory / "mdm.yaml").exists():
@@ -53,7 +54,7 @@ def up(directory: Path, host: str | None, port: int | None, once: bool, as_json:
         )
     settings = load_settings(directory)
     bound = None if once else _bind(settings, host, port)
-    asyncio.run(Up(directory, settings, bound, as_json=as_json).run())
+    run_until_stopped(Up(directory, settings, bound, as_json=as_json).run())
 
 
 def _bind(settings: Settings, host: str | None, port: int | None) -> socket.socket:
