@@ -29,20 +29,11 @@ Objects = Mapping[str, Mapping[str, Any]]
 _NOTHING: Final[Objects] = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
 class ByHand:
     """A default whose text is not what we recorded: equal to no typed value."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ByHand) and other.text == self.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __repr__(self) -> str:
-        return f"ByHand({self.text!r})"
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +64,10 @@ class LiveTable:
     table: Table
     altered: tuple[str, ...] = ()  # rules of ours whose expression was changed by hand
     strange: tuple[str, ...] = ()  # objects that we did not create, as words for a person
-    broken: tuple[str, ...] = ()  # indexes of ours that PostgreSQL marked invalid
 
 
-def interpret(live: LiveRelation, *, expected: Table | None, role: Role) -> LiveTable:
-    """Read *live* as a table of *role*; *expected* is what we last deployed under its name.
-
-    Without *expected* nothing is known of its expressions, so all of them are strange.
-    """
+def interpret(live: LiveRelation, *, expected: Table, role: Role) -> LiveTable:
+    """Read *live* as a table of *role*; *expected* is what we last deployed under its name."""
     checks, altered, strange_checks = _checks(live, expected)
     indexes, strange_indexes = _indexes(live, expected)
     keys, strange_keys = _foreign_keys(live, expected)
@@ -96,13 +83,12 @@ def interpret(live: LiveRelation, *, expected: Table | None, role: Role) -> Live
         foreign_keys=keys,
     )
     strange = (*strange_checks, *strange_indexes, *strange_keys, *_strange_triggers(live))
-    broken = tuple(index.name for index in indexes if not index.valid)
-    return LiveTable(table=table, altered=altered, strange=strange, broken=broken)
+    return LiveTable(table=table, altered=altered, strange=strange)
 
 
-def _columns(live: LiveRelation, expected: Table | None) -> dict[str, PhysicalColumn]:
+def _columns(live: LiveRelation, expected: Table) -> dict[str, PhysicalColumn]:
     recorded = live.recorded_part("columns")
-    known = expected.columns if expected else {}
+    known = expected.columns
     columns = {}
     for name, facts in live.part("columns").items():
         default: Any = None
@@ -116,10 +102,10 @@ def _columns(live: LiveRelation, expected: Table | None) -> dict[str, PhysicalCo
 
 
 def _checks(
-    live: LiveRelation, expected: Table | None
+    live: LiveRelation, expected: Table
 ) -> tuple[tuple[Check, ...], tuple[str, ...], tuple[str, ...]]:
     recorded = live.recorded_part("constraints")
-    known = {check.name: check for check in expected.checks} if expected else {}
+    known = {check.name: check for check in expected.checks}
     checks, altered, strange = [], [], []
     for name, facts in live.part("constraints").items():
         if facts["kind"] != "c":
@@ -142,10 +128,8 @@ def _helper(name: str, facts: Mapping[str, Any]) -> Check | None:
     return None
 
 
-def _indexes(
-    live: LiveRelation, expected: Table | None
-) -> tuple[tuple[Index, ...], tuple[str, ...]]:
-    known = {index.name: index for index in expected.indexes} if expected else {}
+def _indexes(live: LiveRelation, expected: Table) -> tuple[tuple[Index, ...], tuple[str, ...]]:
+    known = {index.name: index for index in expected.indexes}
     indexes, strange = [], []
     for name, facts in live.part("indexes").items():
         ours = name in known or name in live.recorded_part("indexes")
@@ -159,9 +143,9 @@ def _indexes(
 
 
 def _foreign_keys(
-    live: LiveRelation, expected: Table | None
+    live: LiveRelation, expected: Table
 ) -> tuple[tuple[ForeignKey, ...], tuple[str, ...]]:
-    known = {key.name for key in expected.foreign_keys} if expected else set()
+    known = {key.name for key in expected.foreign_keys}
     keys, strange = [], []
     for name, facts in live.part("constraints").items():
         if facts["kind"] in ("u", "x"):

@@ -8,7 +8,7 @@ that changes the tables they describe, so the two never disagree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -183,7 +183,3 @@ def _column(document: Mapping[str, Any]) -> RecordedColumn:
         archive_number=document["archiveNumber"],
         former_names=tuple(document["formerNames"]),
     )
-
-
-def with_columns(record: RecordedEntity, columns: Iterable[RecordedColumn]) -> RecordedEntity:
-    return replace(record, columns=tuple(columns))

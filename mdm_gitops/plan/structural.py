@@ -66,7 +66,7 @@ def _deployed_record(entity: DesiredEntity, number: int) -> RecordedEntity:
 def _relations(entity: DesiredEntity, data_schema: str) -> Mapping[tuple[str, str], LiveRelation]:
     relations = {}
     for table in entity.physical.tables.values():
-        objects = _table_objects(table, data_schema)
+        objects = table_objects(table, data_schema)
         relations[data_schema, table.name] = LiveRelation(
             schema=data_schema, name=table.name, kind="r", objects=objects, recorded=objects
         )
@@ -78,7 +78,7 @@ def _relations(entity: DesiredEntity, data_schema: str) -> Mapping[tuple[str, st
     return relations
 
 
-def _table_objects(table: Table, schema: str) -> Mapping[str, Any]:
+def table_objects(table: Table, schema: str) -> Mapping[str, Any]:
     """Describe *table* as the store's function would; expressions only have to equal themselves."""
     constraints: dict[str, Any] = {
         table.primary_key_name: {"kind": "p", "columns": list(table.primary_key)}
