@@ -35,7 +35,8 @@ _HTML: Final = """<!doctype html>
 </html>
 """
 _INIT: Final = """window.ui = SwaggerUIBundle({
-  url: "/swagger/v1/swagger.json",
+  // An absolute address: a page that was opened with a key in its URL may not fetch a relative one.
+  url: window.location.origin + "/swagger/v1/swagger.json",
   dom_id: "#swagger-ui",
   deepLinking: true,
   validatorUrl: null,
