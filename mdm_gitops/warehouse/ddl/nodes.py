@@ -1,14 +1,21 @@
-"""The statements that sqlglot does not know, written here with names quoted by it.
+"""The statements that sqlglot does not know or knows too slowly, written here with names quoted by it.
 
 Each one has a fixed shape with names in it, and expressions that were rendered before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mdm_gitops.warehouse.ddl.trees import quoted
 
 DEFER_CONSTRAINTS = "SET CONSTRAINTS ALL DEFERRED"
 _FENCE = "$filling$"
+
+
+def create_table(schema: str, table: str, elements: Iterable[str]) -> str:
+    """Return the table of *elements*, columns and rules that were rendered one by one."""
+    return f"CREATE TABLE {quoted(schema, table)} ({', '.join(elements)})"
 
 
 def validate_constraint(schema: str, table: str, constraint: str) -> str:

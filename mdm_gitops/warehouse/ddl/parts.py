@@ -26,6 +26,21 @@ def alter(schema: str, table: str, *actions: Tree, not_valid: bool = False) -> e
     )
 
 
+_HEAD = 'CREATE TABLE "s"."t" ('
+
+
+def table_element(tree: Tree) -> str:
+    """Return a column or rule as it stands in CREATE TABLE, read back in a table of its own.
+
+    No two tables have the same columns, but most columns are like others, so each is proven alone;
+    a table is no more than the list of its elements.
+    """
+    table = exp.Schema(this=trees.table("s", "t"), expressions=[tree])
+    sql = render(exp.Create(this=table, kind="TABLE"))
+    assert sql.startswith(_HEAD) and sql.endswith(")"), sql
+    return sql[len(_HEAD) : -1]
+
+
 def rename_column(schema: str, table: str, old: str, new: str) -> exp.Alter:
     return alter(schema, table, exp.RenameColumn(this=column(old), to=column(new)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -24,10 +25,10 @@ from mdm_gitops.plan.changes import (
     Step,
     WidenColumn,
 )
-from mdm_gitops.plan.physical import PhysicalColumn, Role, Table, View
+from mdm_gitops.plan.physical import Check, PhysicalColumn, Role, Table, View
 from mdm_gitops.plan.plan import Lock
-from mdm_gitops.warehouse.ddl import parts, trees
-from mdm_gitops.warehouse.ddl.parts import alter, check_constraint, flip
+from mdm_gitops.warehouse.ddl import nodes, parts, trees
+from mdm_gitops.warehouse.ddl.parts import alter, check_constraint, flip, table_element
 from mdm_gitops.warehouse.ddl.statement import Statement
 from mdm_gitops.warehouse.ddl.trees import Tree, column, identifier
 from mdm_gitops.warehouse.names import Schemas
@@ -45,17 +46,42 @@ def add_satellite(change: AddSatellite, schemas: Schemas) -> Iterator[Statement]
 
 
 def _create_table(table: Table, schemas: Schemas) -> Statement:
-    body: list[Tree] = [column_definition(each) for each in table.columns.values()]
     key = exp.PrimaryKey(
         expressions=[identifier(name) for name in table.primary_key],
         include=exp.IndexParameters(with_storage=False),  # as the parser reads it
     )
-    body.append(exp.Constraint(this=identifier(table.primary_key_name), expressions=[key]))
-    for check in table.checks:
-        body.append(check_constraint(check, table.columns[check.column].type))
-    schema = exp.Schema(this=trees.table(schemas.data, table.name), expressions=body)
-    create = exp.Create(this=schema, kind="TABLE")
+    elements = [_column(each) for each in table.columns.values()]
+    named = exp.Constraint(this=identifier(table.primary_key_name), expressions=[key])
+    elements.append(table_element(named))
+    elements += [_check(each, table.columns[each.column].type) for each in table.checks]
+    create = nodes.create_table(schemas.data, table.name, elements)
     return flip(Step.CREATE, create, f"create table {table.name}", lock=Lock.NONE)
+
+
+# Each table has the system columns, and names repeat. Only that is remembered whose equals print the
+# same: 1, True and 1.00 are equal.
+
+
+def _column(wanted: PhysicalColumn) -> str:
+    if wanted.default is None:
+        return _remembered_column(wanted)
+    return table_element(column_definition(wanted))
+
+
+def _check(check: Check, type_: str) -> str:
+    if type(check.argument) in (int, str):
+        return _remembered_check(check, type_)
+    return table_element(check_constraint(check, type_))
+
+
+@lru_cache(maxsize=4_096)
+def _remembered_column(wanted: PhysicalColumn) -> str:
+    return table_element(column_definition(wanted))
+
+
+@lru_cache(maxsize=4_096)
+def _remembered_check(check: Check, type_: str) -> str:
+    return table_element(check_constraint(check, type_))
 
 
 def column_definition(wanted: PhysicalColumn, *, role: Role = Role.MAIN) -> exp.ColumnDef:

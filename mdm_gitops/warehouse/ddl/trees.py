@@ -1,7 +1,7 @@
 """Small builders for sqlglot trees, and the one way from a tree to text.
 
 A tree cannot be injected into, and sqlglot quotes every identifier on its way out. Some of its
-forms print wrongly without an error, so ``render`` reads its own output back and compares.
+forms print wrongly without an error, so what ``render`` prints is read back and compared.
 
 ``template`` is for expressions: a constant text with ``:name`` places that are filled with trees.
 """
@@ -16,11 +16,13 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlglot import ErrorLevel, exp, parse_one
+from sqlglot import exp, parse_one
 
 from mdm_gitops.model.values import to_json_value
+from mdm_gitops.warehouse.ddl import shapes
+from mdm_gitops.warehouse.ddl.shapes import print_name, print_proven
 
-DIALECT: Final = "postgres"
+DIALECT: Final = shapes.DIALECT
 Tree = exp.Expr
 # What may stand inside another expression without parentheses.
 _ATOMS: Final = (
@@ -41,7 +43,7 @@ def identifier(name: str) -> exp.Identifier:
 
 def quoted(*names: str) -> str:
     """Return the dotted and quoted name, for the few statements that sqlglot does not know."""
-    return ".".join(identifier(name).sql(dialect=DIALECT) for name in names)
+    return ".".join(print_name(name) for name in names)
 
 
 def table(schema: str, name: str, *, alias: str = "") -> exp.Table:
@@ -120,6 +122,25 @@ def type_of(value: Any) -> str:
 
 def json_text(value: Any) -> str:
     """Return *value* as JSON; decimal numbers keep every digit."""
+    try:
+        return json.dumps(
+            value, ensure_ascii=False, separators=(",", ":"), default=_without_decimals
+        )
+    except _HoldsDecimals:
+        return _exact_json_text(value)
+
+
+class _HoldsDecimals(Exception):
+    """The standard encoder would write a decimal number as a string or a float."""
+
+
+def _without_decimals(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        raise _HoldsDecimals
+    return to_json_value(value)
+
+
+def _exact_json_text(value: Any) -> str:
     match value:
         case Decimal():
             return format(value, "f")
@@ -173,13 +194,5 @@ def both(trees: Sequence[Tree]) -> Tree:
 
 
 def render(tree: Tree) -> str:
-    """Return the SQL of *tree*, having read it back.
-
-    sqlglot's own verdict on what a dialect supports is ignored: it warns of forms that it prints
-    well and is silent about others that it mangles.
-    """
-    sql = tree.sql(dialect=DIALECT, unsupported_level=ErrorLevel.IGNORE, comments=False)
-    again = parse_one(sql, dialect=DIALECT)
-    if isinstance(again, exp.Command) or again != tree:
-        raise RuntimeError(f"sqlglot lost part of the statement: {sql}")
-    return sql
+    """Return the SQL of *tree*, having read it back (``shapes``)."""
+    return print_proven(tree)
