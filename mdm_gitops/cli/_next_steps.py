@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from mdm_gitops.cli._output import program
 from mdm_gitops.model import DataType, Entity
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.session import open_connection, schemas_of
@@ -48,8 +49,8 @@ def _about(entity: Entity | None, directory: Path, address: str) -> Iterator[str
             f'  curl -H "X-API-Key: $KEY" -G "{rows}"'
             f" --data-urlencode \"filter=[{column}] LIKE 'A%'\" -d sort=-{column} -d count=true"
         )
-        yield f"  mdm-gitops db psql --dir {directory} -- -c '\\dt'"
-    yield f"  mdm-gitops status {directory}"
+        yield f"  {program()} db psql --dir {directory} -- -c '\\dt'"
+    yield f"  {program()} status {directory}"
     yield f"In a browser (any user name, the key as password): {address}/swagger"
     if entity is not None and (file := _file_of(entity, directory)) is not None:
         yield f"Edit {file}, save, and watch it here."

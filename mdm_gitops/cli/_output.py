@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_NAME: Final = "mdm-gitops"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -35,6 +39,14 @@ def say(message: str) -> None:
 
 def warn(message: str) -> None:
     say(f"{click.style('warning:', fg='yellow')} {message}")
+
+
+def program() -> str:
+    """Return how a person calls this program here: by its name where that finds this very file."""
+    called = sys.argv[0] if sys.argv else ""
+    if Path(called).name != _NAME or shutil.which(_NAME) == shutil.which(called):
+        return _NAME
+    return called
 
 
 def wants_color() -> bool | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mdm_gitops.cli._errors import show_finding
-from mdm_gitops.cli._output import say, wants_color
+from mdm_gitops.cli._output import program, say, wants_color
 from mdm_gitops.errors import DefinitionError
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.outline import outline, summary
@@ -85,7 +85,7 @@ class Telling(Listener):
             hint = run.error.hint if run.error else ""
             self._waiting(run.message, hint or "nothing was changed")
         else:
-            hint = f"to allow it, run in another terminal: mdm-gitops apply {self._directory}"
+            hint = f"to allow it, run in another terminal: {program()} apply {self._directory}"
             self._waiting(run.message, hint)
 
     def _waiting(self, why: str, hint: str) -> None:
