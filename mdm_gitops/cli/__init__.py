@@ -6,6 +6,7 @@ costs no more than click itself. How errors become exit codes is in ``cli._error
 
 from __future__ import annotations
 
+import gc
 from collections.abc import MutableMapping, Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -129,6 +130,8 @@ def main(ctx: click.Context) -> None:
     """
     from mdm_gitops.cli._output import wants_color
 
+    # Importing and reading make many objects and hardly a cycle: looking for them costs 10 %.
+    gc.set_threshold(50_000)
     ctx.color = wants_color()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
