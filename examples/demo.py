@@ -276,10 +276,17 @@ class Demo:
     def stop_everything(self) -> None:
         title(8, "Everything stops")
         assert self.up is not None
+        postmaster = self.postmaster()
+        expect(is_alive(postmaster), f"so far PostgreSQL runs, as process {postmaster}")
         self.up.send_signal(signal.SIGTERM)
         expect(self.up.wait(WAIT_S) == 0, "up has ended in order")
         self.mdm("db", "stop", "--dir", ".")
-        expect(not self.running(), "no process of this demo is left")
+        left = self.running()
+        expect(not is_alive(postmaster) and not left, "no process of this demo is left")
+
+    def postmaster(self) -> int:
+        file = self.folder / ".mdm" / "postgres" / "data" / "postmaster.pid"
+        return int(file.read_text().splitlines()[0])
 
     def running(self) -> list[str]:
         """Return the command lines of processes that name the demo's folder."""
@@ -376,6 +383,14 @@ def get(address: str, path: str, *, key: str = API_KEY) -> tuple[int, dict[str, 
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def expect(holds: bool, what: str, *, quiet: bool = False) -> None:
