@@ -110,7 +110,7 @@ def _checks(
     for name, facts in live.part("constraints").items():
         if facts["kind"] != "c":
             continue
-        rule = known.get(name) or _helper(name, facts) if name in recorded else None
+        rule = known.get(name) or _helper(live, name, facts) if name in recorded else None
         if rule is None:
             strange.append(f"check {name}")
         elif recorded[name]["definition"] != facts["definition"]:
@@ -120,11 +120,15 @@ def _checks(
     return tuple(checks), tuple(altered), tuple(strange)
 
 
-def _helper(name: str, facts: Mapping[str, Any]) -> Check | None:
-    """A helper check is never part of a definition: it is known by its name and one column."""
-    for rule in (RuleKind.REQUIRED, RuleKind.CASTABLE):
-        if len(facts["columns"] or ()) == 1 and name == check_name(facts["columns"][0], rule):
-            return Check(name=name, column=facts["columns"][0], rule=rule)
+def _helper(live: LiveRelation, name: str, facts: Mapping[str, Any]) -> Check | None:
+    """A helper check is never part of a definition: it is known by its name and one column.
+
+    Where each value can be cast the check is ``true``, which PostgreSQL ties to no column.
+    """
+    for column in facts["columns"] or live.part("columns"):
+        for rule in (RuleKind.REQUIRED, RuleKind.CASTABLE):
+            if name == check_name(column, rule):
+                return Check(name=name, column=column, rule=rule)
     return None
 
 
