@@ -3,12 +3,13 @@
 An identity is kept, renamed (by ``renamedFrom``, or back when that directive is withdrawn),
 restored from its archive when its name returns, or new. The rules, first match wins:
 
-1. A directive ``new renamedFrom old``: the identity that has made this rename already; else the one
+1. The whole definition was deployed before, to the letter: each name is what it was then.
+2. A directive ``new renamedFrom old``: the identity that has made this rename already; else the one
    named *old* now, unless *new* stands there as something else (then the author must say which).
-2. A withdrawn directive: what it had renamed goes back to its old name if only that one is asked
-   for, or if the whole definition is one that was deployed before (a revert to the letter).
-3. The identity that has the name now.
-4. The newest archive of that name and the same type.
+3. A withdrawn directive: what it had renamed goes back to its old name, if only that is asked for.
+4. The identity that has the name now.
+5. One that had the name before, and whose present name nobody asks for any more: renamed back.
+6. The newest archive of that name and the same type.
 
 Pure functions of recorded and desired values; types decide only whether an archive fits.
 """
@@ -63,7 +64,14 @@ class _Columns:
     def resolve(self) -> Resolution:
         names = [column.folded for column in self.entity.columns]
         self._revert_to_the_letter(names)
-        for step in (self._by_directive, self._by_withdrawal, self._by_name, self._by_archive):
+        steps = (
+            self._by_directive,
+            self._by_withdrawal,
+            self._by_name,
+            self._by_former_name,
+            self._by_archive,
+        )
+        for step in steps:
             for name in names:
                 if name not in self.claimed:
                     self._claim(name, step(name))
@@ -74,13 +82,23 @@ class _Columns:
             self.claimed[name] = column
 
     def _revert_to_the_letter(self, names: list[str]) -> None:
+        """A definition that was deployed before gets the very columns that it had then."""
         earlier = dict(self.record.earlier).get(self.entity.content_hash())
-        if earlier is None or not self.withdrawn:
+        if earlier is None:
             return
         keys = dict(earlier)
-        by_key = {column.key: column for column in self.active.values()}
         for name in names:
-            self._claim(name, by_key.get(keys.get(name, -1)))
+            self._claim(name, self._of_key(keys.get(name, -1), self.types[name]))
+
+    def _of_key(self, key: int, type_: str) -> RecordedColumn | None:
+        """Return the column of the identity *key*: the active one, else its fitting archive."""
+        active = [c for c in self.active.values() if c.key == key]
+        archived = [
+            c
+            for c in self.record.columns
+            if c.state is ColumnState.ARCHIVED and c.key == key and c.type == type_
+        ]
+        return max(active or archived, key=lambda c: c.archive_number, default=None)
 
     def _by_directive(self, name: str) -> RecordedColumn | None:
         old = self.directives.get(name)
@@ -119,6 +137,17 @@ class _Columns:
 
     def _by_name(self, name: str) -> RecordedColumn | None:
         return self.active.get(name)
+
+    def _by_former_name(self, name: str) -> RecordedColumn | None:
+        """The same data as an archive of that name would bring, had the column been removed first."""
+        free = [
+            column
+            for column in self.active.values()
+            if name in column.former_names
+            and column.name not in self.types
+            and all(claimed is not column for claimed in self.claimed.values())
+        ]
+        return max(free, key=lambda c: (c.former_names.index(name), c.key), default=None)
 
     def _by_archive(self, name: str) -> RecordedColumn | None:
         return self._newest_archive(name, self.types[name])
@@ -172,6 +201,7 @@ def resolve_entities(
 class _Entities:
     def __init__(self, records: tuple[RecordedEntity, ...], entities: Mapping[str, Entity]) -> None:
         self.entities = entities
+        self.records = records
         self.active = {r.name: r for r in records if r.state is not EntityState.REMOVED}
         self.removed = [r for r in records if r.state is EntityState.REMOVED]
         self.directives = {
@@ -187,8 +217,15 @@ class _Entities:
         self.refusals: list[Refusal] = []
 
     def resolve(self) -> EntityResolution:
-        self._swap_back()
-        for step in (self._by_directive, self._by_withdrawal, self.active.get, self._by_archive):
+        self._revert_to_the_letter()
+        steps = (
+            self._by_directive,
+            self._by_withdrawal,
+            self.active.get,
+            self._by_former_name,
+            self._by_archive,
+        )
+        for step in steps:
             for name in self.entities:
                 if name not in self.claimed:
                     self._claim(name, step(name))
@@ -204,14 +241,25 @@ class _Entities:
         ):
             self.claimed[name] = record
 
-    def _swap_back(self) -> None:
-        """Names that directives had moved around in a circle go back together."""
-        for new, old in self.withdrawn.items():
-            record, in_circle = self.active[new], old in self.withdrawn and new in self.entities
-            known = dict(record.earlier)
-            desired = self.entities.get(old)
-            if in_circle and desired is not None and desired.content_hash() in known:
-                self._claim(old, record)
+    def _revert_to_the_letter(self) -> None:
+        """A definition that was deployed before is the entity that it was then."""
+        by_definition: dict[str, list[RecordedEntity]] = {}
+        for record in self.records:
+            for digest, _ in record.earlier:
+                by_definition.setdefault(digest, []).append(record)
+        for name, entity in self.entities.items():
+            known = by_definition.get(entity.content_hash(), [])
+            # Two identities can have had the same definition one after the other: what stands goes
+            # before what is archived, and what has the name now before what had it once.
+            standing = [r for r in known if r.state is not EntityState.REMOVED]
+            self._claim(
+                name,
+                max(
+                    standing or known,
+                    key=lambda r: (r.name == name, r.archive_number, r.entity_id),
+                    default=None,
+                ),
+            )
 
     def _by_directive(self, name: str) -> RecordedEntity | None:
         old = self.directives.get(name)
@@ -247,6 +295,17 @@ class _Entities:
             if old == name and new not in self.entities and name in record.former_names:
                 return record
         return None
+
+    def _by_former_name(self, name: str) -> RecordedEntity | None:
+        taken = {record.entity_id for record in self.claimed.values()}
+        free = [
+            record
+            for record in self.active.values()
+            if name in record.former_names
+            and record.name not in self.entities
+            and record.entity_id not in taken
+        ]
+        return max(free, key=lambda r: (r.former_names.index(name), r.entity_id), default=None)
 
     def _by_archive(self, name: str) -> RecordedEntity | None:
         fitting = [

@@ -5,7 +5,7 @@ For random valid A and B, with rows in the way:
 1. apply(A), apply(B) leaves the catalog that apply(B) leaves in an empty database, archives apart;
 2. the plan after an apply is empty;
 3. what ``plan --format sql`` prints does the same when psql runs it, and the next plan is empty;
-4. apply(A) again gives A's rows back, byte for byte.
+4. apply(A) again gives A's rows back, byte for byte, whatever was applied in between.
 """
 
 from __future__ import annotations
@@ -126,6 +126,77 @@ async def _check(
     make_database.drop_all()
     seen["pairs"] += 1
     seen["with rows"] += filled > 0
+
+
+WALKS = 60
+SOAK_WALKS = 2_000
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_a_comes_back_after_any_number_of_commits(part: int, make_database: DatabaseMaker) -> None:
+    """Names are used again for other things on the way; A, to the letter, is still A with its rows."""
+    _walk(WALKS // 2, part, make_database)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(20))
+def test_the_same_for_walks_never_seen_before(part: int, make_database: DatabaseMaker) -> None:
+    _walk(SOAK_WALKS // 20, secrets.randbits(64), make_database)
+
+
+def _walk(walks: int, start: int, make_database: DatabaseMaker) -> None:
+    seen: Counter[str] = Counter()
+
+    @seed(start)
+    @_settings(walks)
+    @given(data=st.data())
+    def holds(data: st.DataObject) -> None:
+        documents = [data.draw(repositories())]
+        for _ in range(3):
+            documents.append(data.draw(edited(documents[-1])))
+        built = [build(each) for each in documents]
+        definitions = [each for each in built if each is not None]
+        assume(len(definitions) == len(documents))
+        chance = random.Random(data.draw(st.integers(0, 2**32)))
+        note(f"seed {start}")
+        for name, document in zip("ABCD", documents, strict=True):
+            note(f"{name} = {document}")
+        asyncio.run(_check_walk(definitions, chance, make_database, seen))
+
+    holds()
+    assert seen["walks"] >= 0.8 * walks
+    assert seen["with rows"] >= 0.5 * seen["walks"], "too few walks kept their rows"
+
+
+async def _check_walk(
+    definitions: list[Definitions],
+    chance: random.Random,
+    make_database: DatabaseMaker,
+    seen: Counter[str],
+) -> None:
+    a, *others = definitions
+    async with on.opened(make_database()) as conn, on.opened(make_database()) as fresh:
+        await on.apply(conn, a)
+        await on.fill(conn, a, chance=chance, count=3)
+        before: dict[str, Any] | None = await on.rows(conn, a)
+        for last, each in zip(definitions, others, strict=False):
+            if (await on.plan(conn, each)).failed_checks:
+                await on.clear(conn, last)
+                before = None
+            await on.apply(conn, each)
+            after = await on.plan(conn, each)
+            assert after.is_empty and not after.drift, (after.changes, after.drift)
+        await on.apply(fresh, others[-1])
+        assert await on.catalog(conn) == await on.catalog(fresh)
+        back = await on.plan(conn, a)
+        if before is not None:
+            assert not back.refusals, back.refusals
+            await on.apply(conn, a)
+            assert (await on.plan(conn, a)).is_empty
+            assert await on.rows(conn, a) == before
+    make_database.drop_all()
+    seen["walks"] += 1
+    seen["with rows"] += before is not None
 
 
 async def _psql_does_the_same(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -121,6 +122,7 @@ def entities(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 
 Documents = dict[str, dict[str, Any]]
+Edit = Callable[[st.DrawFn, Documents, Documents], None]
 
 
 @st.composite
@@ -150,13 +152,15 @@ def _maybe_unique(draw: st.DrawFn, entity: dict[str, Any]) -> None:
 
 
 @st.composite
-def edited(draw: st.DrawFn, documents: Documents) -> Documents:
+def edited(
+    draw: st.DrawFn, documents: Documents, *, edits: Sequence[Edit] | None = None
+) -> Documents:
     """Draw a repository that *documents* could become in one commit."""
     new = copy.deepcopy(documents)
     for document in new.values():
         _forget_directives(document)
     for _ in range(draw(st.integers(1, 5))):
-        edit = draw(st.sampled_from(EDITS))
+        edit = draw(st.sampled_from(edits or EDITS))
         edit(draw, new, documents)
     return new
 
