@@ -151,6 +151,8 @@ def word(change: Change) -> Wording:
         case RenameObject():
             what = f"{one.object_kind.value} {one.rename.old} → {one.rename.new}"
             return _rename(what, "follows the rename")
+        case CreateView(gains=True):
+            return _change(view_name(one.view), f"has more columns: {view_words(one.view)}")
         case CreateView():
             again = "built again, because something beneath it moves"
             return _create(view_name(one.view), again if one.again else view_words(one.view))
@@ -379,12 +381,26 @@ def field_words(fields: Sequence[FieldChange]) -> tuple[str, ...]:
 
 
 def _leaves(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+    if _is_named_list(old) and _is_named_list(new):
+        old, new = _by_name(old), _by_name(new)
+        if list(old) != list(new):
+            yield visible(path), list(old), list(new)
+        old, new = ({key: one[key] for key in old if key in new} for one in (old, new))
+    elif not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         yield visible(path), old, new
         return
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield from _leaves(f"{path}.{key}", old.get(key), new.get(key))
+
+
+def _is_named_list(raw: Any) -> bool:
+    """Whether *raw* is a list of mappings that begin with a name: domains, sort columns ..."""
+    return isinstance(raw, list | tuple) and all(isinstance(each, Mapping) for each in raw)
+
+
+def _by_name(items: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(next(iter(each.values()), "")): each for each in items}
 
 
 def _old_and_new(old: Any, new: Any) -> str:

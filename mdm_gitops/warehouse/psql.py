@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mdm_gitops.plan.changes import Phase
+from mdm_gitops.plan.human import plural
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import metadata
 from mdm_gitops.warehouse.script import Script, ScriptStep
@@ -43,8 +44,11 @@ def to_psql(script: Script) -> str:
 
 def _lines(script: Script) -> Iterator[str]:
     yield _comment(f"plan {script.plan_id} of project {script.project}")
-    yield _comment(f"commit {script.commit or 'none'}, asked for by {script.actor}")
-    yield _comment(f"{len(script.steps)} steps; run with: psql -v ON_ERROR_STOP=1 -f THIS_FILE")
+    asked = f", asked for by {script.actor}" if script.actor else ""
+    yield _comment(f"commit {script.commit or 'none'}{asked}")
+    yield _comment(
+        f"{plural(len(script.steps), 'step')}; run with: psql -v ON_ERROR_STOP=1 -f THIS_FILE"
+    )
     if not script.steps:
         yield _comment("nothing to do")
         return

@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from mdm_gitops.plan import changes
-from mdm_gitops.plan.words import Symbol, word
+from mdm_gitops.plan.words import Symbol, field_words, word
 from tests.unit.plan_changes import CHANGES
 from tests.unit.plan_samples import webhook
 
@@ -135,3 +135,22 @@ def test_symbols_order_the_lines_so_that_what_goes_comes_last() -> None:
 def test_nothing_that_people_wrote_draws_on_the_screen() -> None:
     change = changes.AddWebhook(webhook=webhook(name="a\x1b[31m\u202eb\nc"))
     assert word(change).headline == r"a\x1b[31m\u202eb\nc → https://hooks.example.com/crm"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ([{"name": "a", "title": "A"}], [{"name": "a", "title": "B"}], ["domains.a.title A → B"]),
+        ([{"name": "a"}], [{"name": "a"}, {"name": "b"}], ["domains [a] → [a, b]"]),
+        (
+            [{"name": "a", "title": "A"}, {"name": "b"}],
+            [{"name": "b"}, {"name": "a", "title": "B"}],
+            ["domains [a, b] → [b, a]", "domains.a.title A → B"],
+        ),
+        ([{"name": "a"}], [], ["domains [a] → none"]),
+    ],
+)
+def test_a_list_of_named_things_tells_what_differs_in_which(
+    old: list[dict[str, str]], new: list[dict[str, str]], words: list[str]
+) -> None:
+    assert list(field_words([changes.FieldChange(path="domains", old=old, new=new)])) == words
