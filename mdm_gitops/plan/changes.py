@@ -401,11 +401,12 @@ class RenameObject(Change):
 @dataclass(frozen=True, kw_only=True)
 class CreateView(Change):
     """CREATE SCHEMA IF NOT EXISTS, CREATE VIEW. *again*: dropped earlier in the same plan only
-    because something beneath it moves."""
+    because something beneath it moves; *gains*: only to come back with more columns."""
 
     kind: ClassVar[str] = "create-view"
     view: View
     again: bool = False
+    gains: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,8 +68,9 @@ class ViewPlanner:
             yield DropView(entity=entity, schema=old.schema, name=old.name)
             yield CreateView(entity=entity, view=new)
         elif not same or restructured:
-            yield DropView(entity=entity, schema=old.schema, name=old.name, again=same)
-            yield CreateView(entity=entity, view=new, again=same)
+            gains = not same and _only_gains(old, new)
+            yield DropView(entity=entity, schema=old.schema, name=old.name, again=same or gains)
+            yield CreateView(entity=entity, view=new, again=same, gains=gains)
 
     def _drop(self, entity: str, view: View) -> Iterator[Change]:
         self.dropped.append(view.key)
@@ -83,3 +84,10 @@ class ViewPlanner:
 def _meaning(view: View) -> tuple[object, ...]:
     """What a reader of the view sees; where its columns come from may move beneath it."""
     return (tuple(output for output, _ in view.columns), view.include_deleted)
+
+
+def _only_gains(old: View, new: View) -> bool:
+    """Whether readers of *old* find all that they know in *new*, in the same order."""
+    outputs = iter(output for output, _ in new.columns)
+    kept = all(output in outputs for output, _ in old.columns)
+    return kept and old.include_deleted == new.include_deleted
