@@ -16,19 +16,8 @@ from typing import Final
 
 from mdm_gitops.access.principal import Principal
 from mdm_gitops.model import AccessMode, Action, Entity, PermissionGrant
-from mdm_gitops.model.access import ALL_DOMAINS
+from mdm_gitops.model.access import ALL_DOMAINS, granted_by
 from mdm_gitops.warehouse.store import StoreState
-
-# What a written action grants beside itself. ``viewrestricted`` alone lets nobody read.
-_IMPLIED: Final[Mapping[Action, frozenset[Action]]] = MappingProxyType(
-    {
-        Action.READ: frozenset({Action.READ}),
-        Action.WRITE: frozenset({Action.WRITE, Action.READ}),
-        Action.APPROVE: frozenset({Action.APPROVE, Action.READ}),
-        Action.VIEWRESTRICTED: frozenset({Action.VIEWRESTRICTED}),
-        Action.ADMIN: frozenset(Action),
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +72,7 @@ def _evaluate(grants: Iterable[PermissionGrant], entity: Entity) -> Rights:
     for grant in grants:
         if not _reaches(grant, entity):
             continue
-        actions = frozenset().union(*(_IMPLIED[action] for action in grant.actions))
+        actions = granted_by(grant.actions)
         granted |= actions
         if grant.entity:
             for action in actions:

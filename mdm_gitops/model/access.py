@@ -6,10 +6,12 @@ A written permission item is short for the product of its users, domains and ent
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -27,6 +29,23 @@ class Action(StrEnum):
     APPROVE = "approve"
     VIEWRESTRICTED = "viewrestricted"
     ADMIN = "admin"
+
+
+# What a written action grants beside itself. ``viewrestricted`` alone lets nobody read.
+_IMPLIED: Final[Mapping[Action, frozenset[Action]]] = MappingProxyType(
+    {
+        Action.READ: frozenset({Action.READ}),
+        Action.WRITE: frozenset({Action.WRITE, Action.READ}),
+        Action.APPROVE: frozenset({Action.APPROVE, Action.READ}),
+        Action.VIEWRESTRICTED: frozenset({Action.VIEWRESTRICTED}),
+        Action.ADMIN: frozenset(Action),
+    }
+)
+
+
+def granted_by(actions: Iterable[Action]) -> frozenset[Action]:
+    """Return all that the written *actions* let somebody do."""
+    return frozenset().union(*(_IMPLIED[action] for action in actions))
 
 
 class EventType(StrEnum):

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.desired import DesiredEntity
 from mdm_gitops.plan.facts import Facts
+from mdm_gitops.plan.human import plural
 from mdm_gitops.plan.plan import CheckResult, Refusal, RefusalCode, Violation
 from mdm_gitops.plan.recorded import EntityState, RecordedEntity
 
@@ -68,7 +69,8 @@ def _prune_cap(removed: int, facts: Facts, definitions: Definitions) -> Iterator
             entity="",
             message=(
                 f"{removed} of {deployed} entities would be archived, more than the policy's "
-                f"{policy.max_removed_entities} entities or {policy.max_removed_percent} percent"
+                f"{plural(policy.max_removed_entities, 'entity', 'entities')} or"
+                f" {policy.max_removed_percent} percent"
             ),
             hint="If that is meant, allow it once with --allow PRUNE_CAP:*",
         )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, assert_never, cast
 
 from mdm_gitops.model import ChangeClass, PermissionGrant
+from mdm_gitops.model.access import granted_by
 from mdm_gitops.plan.changes import (
     AbandonFilling,
     AddCheck,
@@ -401,7 +402,7 @@ def _grant(change: GrantPermission) -> Assessment:
 
 def _is_within(new: PermissionGrant, old: PermissionGrant) -> bool:
     narrower = old.row_filter in ("", new.row_filter)
-    return narrower and set(new.actions) <= set(old.actions)
+    return narrower and granted_by(new.actions) <= granted_by(old.actions)
 
 
 def _revoke(grant: PermissionGrant, replaced_by: PermissionGrant | None) -> Assessment:

@@ -8,12 +8,13 @@ be allowed is worded in ``plan.verdicts``. Nothing here knows costs or colours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, assert_never, cast
 
 from mdm_gitops.model import Action, PermissionGrant, SeedMode, Webhook
+from mdm_gitops.model.access import granted_by
 from mdm_gitops.plan.changes import (
     AbandonFilling,
     AddCheck,
@@ -439,7 +440,7 @@ _VERBS: Final[Mapping[Action, str]] = {
 }
 
 
-def _verbs(actions: Sequence[Action] | set[Action]) -> str:
+def _verbs(actions: Collection[Action]) -> str:
     return listed(verb for action, verb in _VERBS.items() if action in actions)
 
 
@@ -460,7 +461,8 @@ def _grant(change: GrantPermission) -> Wording:
 
 def regrant(old: PermissionGrant, new: PermissionGrant) -> Wording:
     """Return what *new* in the place of *old* gives and takes, for one principal and scope."""
-    gained, lost = set(new.actions) - set(old.actions), set(old.actions) - set(new.actions)
+    before, after = granted_by(old.actions), granted_by(new.actions)
+    gained, lost = after - before, before - after
     parts = [f"may now also {_verbs(gained)}"] if gained else []
     if lost:
         parts.append(f"may no longer {_verbs(lost)}")

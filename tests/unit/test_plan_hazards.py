@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mdm_gitops.model import ChangeClass
-from mdm_gitops.plan.changes import ALL
+from mdm_gitops.model import Action, ChangeClass
+from mdm_gitops.plan.changes import ALL, GrantPermission, RevokePermission
 from mdm_gitops.plan.hazards import assess, lets_more_through
 from mdm_gitops.plan.physical import Check, RuleKind
 from mdm_gitops.plan.plan import Lock
 from tests.unit.plan_changes import CHANGES
-from tests.unit.plan_samples import SIZES, rule
+from tests.unit.plan_samples import SIZES, grant, rule
 
 COSTS = {
     "create-entity": ("safe", Lock.NONE, "", ""),
@@ -270,3 +270,28 @@ def test_a_rule_that_lets_more_through(new: Check, old: Check, wider: bool) -> N
 def test_a_rule_that_was_never_proven_proves_nothing() -> None:
     old = Check(name="ck", column="a", rule=RuleKind.LENGTH, argument=8, validated=False)
     assert not lets_more_through(rule("a", RuleKind.LENGTH, 9), old)
+
+
+# (actions, filter) before and after -> hazards of taking the old row and of giving the new one
+REGRANTS = [
+    ((Action.READ, "x"), (Action.READ, ""), "", "WIDENS_ACCESS"),
+    ((Action.READ, ""), (Action.WRITE, ""), "", "WIDENS_ACCESS"),
+    ((Action.WRITE, ""), (Action.READ, ""), "REVOKES_ACCESS", ""),
+    ((Action.ADMIN, ""), (Action.READ, ""), "REVOKES_ACCESS", ""),
+    ((Action.READ, ""), (Action.READ, "x"), "REVOKES_ACCESS", ""),
+    ((Action.READ, "x"), (Action.READ, "y"), "REVOKES_ACCESS WIDENS_ACCESS", "WIDENS_ACCESS"),
+    ((Action.WRITE, ""), (Action.APPROVE, ""), "REVOKES_ACCESS", "WIDENS_ACCESS"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "taken", "given"), REGRANTS)
+def test_a_grant_in_the_place_of_another_is_told_by_what_it_gives_and_takes(
+    before: tuple[Action, str], after: tuple[Action, str], taken: str, given: str
+) -> None:
+    old, new = (grant("group:x", action, row_filter=text) for action, text in (before, after))
+    for change, expected in (
+        (RevokePermission(entity="customer", grant=old, replaced_by=new), taken),
+        (GrantPermission(entity="customer", grant=new, replaces=old), given),
+    ):
+        hazards = assess(change, sizes=SIZES).hazards
+        assert " ".join(sorted(hazard.code for hazard in hazards)) == expected
