@@ -510,14 +510,23 @@ def expected_tables(record: RecordedEntity) -> dict[str, Table]:
     return tables
 
 
+def _drift_of(record: RecordedEntity, live: LiveTable, expected: Table) -> Iterator[DriftItem]:
+    known = {c.physical for c in record.columns if c.state is not ColumnState.ACTIVE}
+    return table_drift(live, expected, entity=record.name, known_columns=known)
+
+
 def _user_columns(desired: DesiredEntity) -> dict[str, PhysicalColumn]:
     columns = desired.physical.main.columns
     return {column.folded: columns[column.folded] for column in desired.entity.columns}
 
 
 def _with_fillings(item: LiveTable, moves: Moves) -> LiveTable:
-    """Return *item* as the prepare phase will leave it: with the columns that it fills."""
+    """Return *item* as the prepare phase will leave it: fillings given up first, others begun."""
     columns = dict(item.table.columns)
+    for change in moves.changes:
+        if isinstance(change, AbandonFilling) and change.target in columns:
+            given_up = replace(columns.pop(change.target), name=change.archived_as)
+            columns[change.archived_as] = given_up
     for change in moves.changes:
         if isinstance(change, RetypeColumn) and change.filling and not change.filling.exists:
             filling = change.filling

@@ -515,7 +515,6 @@ class _Columns:
                 archive_number=number,
             )
         )
-        self.moves.columns[column.physical] = archived_as
         self.moves.changes.append(
             AbandonFilling(
                 entity=self.entity,
