@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdm_gitops.cli._errors import count_of
-from mdm_gitops.cli._output import echo_json, json_option, say, wants_color
+from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 
 if TYPE_CHECKING:
     from mdm_gitops.model import Definitions
@@ -123,10 +123,13 @@ def _refuse_other(plan: Plan, saved: SavedPlan) -> None:
 def _allowances(
     allow: tuple[str, ...], definitions: Definitions, plan: Plan
 ) -> tuple[Allowance, ...]:
-    from mdm_gitops.plan.policy import Allowance
+    from mdm_gitops.plan.policy import Allowance, unused
 
     entities = {*definitions.entities, *(i.change.entity for i in plan.changes if i.change.entity)}
-    return tuple(Allowance.parse(text, entities=entities) for text in allow)
+    allowances = tuple(Allowance.parse(text, entities=entities) for text in allow)
+    for allowance in unused(plan, allowances):
+        warn(f"nothing in this plan asks for --allow {allowance}")
+    return allowances
 
 
 def _ask(plan: Plan, *, as_json: bool) -> bool:
