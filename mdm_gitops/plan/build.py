@@ -64,6 +64,7 @@ from mdm_gitops.plan.physical import (
     PhysicalEntity,
     Role,
     Table,
+    filling_object_name,
     physical_entity,
     satellite,
     with_table_name,
@@ -72,6 +73,7 @@ from mdm_gitops.plan.plan import (
     CheckResult,
     DataCheck,
     DriftItem,
+    DriftKind,
     Plan,
     PlannedChange,
     Refusal,
@@ -98,6 +100,7 @@ class Draft:
     counters: Counters
     remembered: tuple[tuple[str, str], ...]
     forgotten: tuple[tuple[str, str], ...]
+    strange: frozenset[tuple[str, str]]
     sizes: Mapping[str, TableSize]
 
 
@@ -139,6 +142,7 @@ def complete(
         counters=draft.counters,
         remembered=draft.remembered,
         forgotten=draft.forgotten,
+        strange=draft.strange,
     )
     return replace(plan, plan_id=_plan_id(plan))
 
@@ -188,6 +192,7 @@ class _Planner:
         self.created: list[tuple[DesiredEntity, RecordedEntity]] = []
         self.creations: dict[str, list[Change]] = {}
         self.drift: list[DriftItem] = []
+        self.strange: set[str] = set()  # present names of tables that hold what is not ours
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
         self.records: list[RecordedEntity] = []
@@ -290,23 +295,30 @@ class _Planner:
         for name, table in expected.items():
             relation = self.facts.table(name)
             if relation is not None:
-                live[name] = interpret(relation, expected=table, role=table.role)
+                filling = [c.physical for c in record.filling_columns.values()]
+                live[name] = interpret(
+                    relation,
+                    expected=table,
+                    role=table.role,
+                    triggers=[filling_object_name(name, target) for target in filling],
+                )
         return live, expected
 
     def _note_drift(
         self, record: RecordedEntity, live: Mapping[str, LiveTable], expected: Mapping[str, Table]
     ) -> None:
-        if record.state is not EntityState.DEPLOYED:
-            return
-        known = {c.physical for c in record.columns if c.state is not ColumnState.ACTIVE}
+        """What is strange is shown at any time; what is ours, unless a deployment is under way."""
+        settled = record.state is EntityState.DEPLOYED
         for name in record.active_table_names:
             if (self.facts.data_schema, name) not in self.facts.mismatched:
                 continue
             if name in live:
-                self.drift += table_drift(
-                    live[name], expected[name], entity=record.name, known_columns=known
-                )
-            elif name != record.main:
+                found = list(_drift_of(record, live[name], expected[name]))
+                strange = [item for item in found if item.kind is DriftKind.STRANGE]
+                if strange:
+                    self.strange.add(name)
+                self.drift += found if settled else strange
+            elif settled and name != record.main:
                 self.drift.append(missing_table(record.name, name))
 
     # --- renames that meet ---
@@ -459,6 +471,7 @@ class _Planner:
             counters=Counters(entity=self.numbers.entity, archive=self.numbers.archive),
             remembered=tuple(sorted(self._remembered(touched))),
             forgotten=tuple(sorted(self._forgotten(touched))),
+            strange=frozenset(self._strange()),
             sizes=self._sizes(),
         )
 
@@ -492,6 +505,11 @@ class _Planner:
                 if old != new and (self.facts.data_schema, old) not in kept:
                     yield (self.facts.data_schema, old)
         yield from (key for key in self.views.dropped if key not in kept)
+
+    def _strange(self) -> Iterator[tuple[str, str]]:
+        for name in self.strange:
+            yield (self.facts.data_schema, name)
+            yield (self.facts.data_schema, self.tables.get(name, name))
 
     def _sizes(self) -> Mapping[str, TableSize]:
         sizes = dict(self.facts.sizes)

@@ -73,15 +73,31 @@ def _column_drift(live: Table, expected: Table) -> Iterator[tuple[str, str]]:
 
 def _rule_drift(live: LiveTable, expected: Table) -> Iterator[tuple[DriftKind, str, str]]:
     found = {rule.spec: rule for rule in _rules(live.table)}
+    standing = {rule.name for rule in found.values()}
+    yield from _primary_key_drift(live.table, expected)
     for rule in _rules(expected):
         what = f"{_word(rule)} {rule.name}"
         there = found.get(rule.spec)
-        if there is None and rule.name not in live.altered:
+        if rule.name in live.altered:
+            continue
+        if there is None and rule.name in standing:
+            yield DriftKind.ALTERED, what, "was changed by hand"
+        elif there is None:
             yield DriftKind.MISSING, what, "was dropped by hand"
         elif isinstance(there, Index) and not there.valid:
             yield DriftKind.ALTERED, what, "is marked invalid by PostgreSQL"
         elif isinstance(there, Check | ForeignKey) and not there.validated:
             yield DriftKind.ALTERED, what, "has not been validated"
+
+
+def _primary_key_drift(live: Table, expected: Table) -> Iterator[tuple[DriftKind, str, str]]:
+    """Only its name is ever set right: no plan of ours makes or drops the key of a table."""
+    old, new, what = live.primary_key_name, expected.primary_key_name, "primary key"
+    if live.primary_key != expected.primary_key:
+        message = "has other columns" if old else "was dropped; only a person can put it back"
+        yield DriftKind.STRANGE, f"{what} {new}", message
+    elif old != new:
+        yield DriftKind.ALTERED, f"{what} {new}", f"is called {old}"
 
 
 def _rules(table: Table) -> tuple[Check | Index | ForeignKey, ...]:

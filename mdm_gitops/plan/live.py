@@ -9,13 +9,12 @@ means that somebody changed it by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from mdm_gitops.plan.physical import (
-    MAX_IDENTIFIER,
     Check,
     ForeignKey,
     Index,
@@ -67,8 +66,13 @@ class LiveTable:
     strange: tuple[str, ...] = ()  # objects that we did not create, as words for a person
 
 
-def interpret(live: LiveRelation, *, expected: Table, role: Role) -> LiveTable:
-    """Read *live* as a table of *role*; *expected* is what we last deployed under its name."""
+def interpret(
+    live: LiveRelation, *, expected: Table, role: Role, triggers: Collection[str] = ()
+) -> LiveTable:
+    """Read *live* as a table of *role*; *expected* is what we last deployed under its name.
+
+    *triggers* of ours stand there while a retype is under way.
+    """
     checks, altered, strange_checks = _checks(live, expected)
     indexes, strange_indexes = _indexes(live, expected)
     keys, strange_keys = _foreign_keys(live, expected)
@@ -83,7 +87,7 @@ def interpret(live: LiveRelation, *, expected: Table, role: Role) -> LiveTable:
         indexes=indexes,
         foreign_keys=keys,
     )
-    strange = (*strange_checks, *strange_indexes, *strange_keys, *_strange_triggers(live))
+    strange = (*strange_checks, *strange_indexes, *strange_keys, *_strange_triggers(live, triggers))
     return LiveTable(table=table, altered=altered, strange=strange)
 
 
@@ -138,12 +142,17 @@ def _indexes(live: LiveRelation, expected: Table) -> tuple[tuple[Index, ...], tu
     indexes, strange = [], []
     for name, facts in live.part("indexes").items():
         # Not what was there when we last looked: a stranger's index may have been there too.
-        if name not in known or not facts["plain"]:
+        if name not in known:
             strange.append(f"index {name}")
             continue
-        columns, unique, valid = tuple(facts["columns"]), facts["unique"], facts["valid"]
-        suffix = known[name].suffix
-        indexes.append(Index(name=name, columns=columns, unique=unique, suffix=suffix, valid=valid))
+        found = replace(
+            known[name],
+            columns=tuple(facts["columns"] or ()),
+            unique=facts["unique"],
+            valid=facts["valid"],
+            plain=facts["plain"],
+        )
+        indexes.append(found)
     return tuple(indexes), tuple(strange)
 
 
@@ -157,7 +166,7 @@ def _foreign_keys(
             strange.append(f"constraint {name}")
         if facts["kind"] != "f":
             continue
-        if name not in known or not _is_plain_key(live, facts):
+        if name not in known:
             strange.append(f"foreign key {name}")
             continue
         keys.append(
@@ -167,6 +176,7 @@ def _foreign_keys(
                 target_table=facts["target_table"],
                 target_column=facts["target_columns"][0],
                 validated=facts["validated"],
+                plain=_is_plain_key(live, facts),
             )
         )
     return tuple(keys), tuple(strange)
@@ -190,15 +200,5 @@ def _primary_key(live: LiveRelation) -> tuple[str, tuple[str, ...]]:
     return "", ()
 
 
-def _strange_triggers(live: LiveRelation) -> tuple[str, ...]:
-    recorded = live.recorded_part("triggers")
-    return tuple(
-        f"trigger {name}"
-        for name in live.part("triggers")
-        if not (name in recorded and _may_be_filling(name))
-    )
-
-
-def _may_be_filling(trigger: str) -> bool:
-    """Whether it can be the one that fills a column under way; a long name is cut before the end."""
-    return "__fill_" in trigger or len(trigger) == MAX_IDENTIFIER
+def _strange_triggers(live: LiveRelation, ours: Collection[str]) -> tuple[str, ...]:
+    return tuple(f"trigger {name}" for name in live.part("triggers") if name not in ours)

@@ -68,10 +68,11 @@ class Index:
     unique: bool
     suffix: str = ""  # what follows the table's name in *name*; "" when it is not known
     valid: bool = True
+    plain: bool = True  # of the one form that we create; a live one may have been put in its place
 
     @property
     def spec(self) -> tuple[Any, ...]:
-        return ("index", self.columns, self.unique)
+        return ("index", self.columns, self.unique, self.plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,11 @@ class ForeignKey:
     target_table: str
     target_column: str
     validated: bool = True
+    plain: bool = True  # as of an index
 
     @property
     def spec(self) -> tuple[Any, ...]:
-        return ("foreign-key", self.column, self.target_table, self.target_column)
+        return ("foreign-key", self.column, self.target_table, self.target_column, self.plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,6 +384,11 @@ def _view(entity: Entity, view: ConsumptionView) -> View:
         columns=tuple((fold(output), source) for output, source in columns),
         include_deleted=view.include_deleted,
     )
+
+
+def filling_object_name(table: str, target: str) -> str:
+    """Return the name of the trigger, and of its function, that fill *target* in *table*."""
+    return relation_object_name(table, f"fill{target}")
 
 
 def with_table_name(table: Table, name: str) -> Table:

@@ -179,6 +179,8 @@ class Plan:
     """(schema, relation) whose look the flip must record."""
     forgotten: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """(schema, relation) names that no longer stand after the flip."""
+    strange: frozenset[tuple[str, str]] = field(default=frozenset(), repr=False)
+    """(schema, relation) that hold what is not ours, so that the next plan looks at them too."""
     plan_id: str = ""
 
     @property

@@ -151,7 +151,7 @@ class _Builder:
         if plan.forgotten:
             yield metadata.forget(plan.forgotten, schemas)
         if plan.remembered:
-            yield metadata.remember(plan.remembered, schemas, phase=Phase.FLIP)
+            yield from self._looks(plan.remembered, Phase.FLIP)
 
     def _state(self, record: RecordedEntity) -> EntityState:
         if record.state is EntityState.DEPLOYING and record.name not in self.unfinished:
@@ -187,8 +187,14 @@ class _Builder:
         """Return the step of *group*, which also notes how the relations look after it."""
         relations = tuple(dict.fromkeys(pair for each in group for pair in each.remembers))
         phase = group[0].phase
-        last = [metadata.remember(relations, self.schemas, phase=phase)] if relations else []
+        last = self._looks(relations, phase) if relations else []
         return self._draft(phase, group[0].title, [*group, *noted, *last])
+
+    def _looks(self, relations: tuple[tuple[str, str], ...], phase: Phase) -> Iterator[Statement]:
+        yield metadata.remember(relations, self.schemas, phase=phase)
+        strange = tuple(pair for pair in relations if pair in self.plan.strange)
+        if strange:
+            yield metadata.look_again(strange, self.schemas, phase=phase)
 
     def _draft(self, phase: Phase, title: str, members: list[Statement]) -> ScriptStep:
         return ScriptStep(

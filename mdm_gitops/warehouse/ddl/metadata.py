@@ -233,14 +233,29 @@ def remember(relations: Relations, schemas: Schemas, *, phase: Phase) -> Stateme
     return noted(exp.select(call), f"note how {names} look now", phase=phase)
 
 
+def look_again(relations: Relations, schemas: Schemas, *, phase: Phase) -> Statement:
+    """Let the next plan see that they are not as deployed: something strange stands there."""
+    tree = exp.Update(
+        this=trees.table(schemas.config, "deployed_relation"),
+        expressions=[exp.EQ(this=column("fingerprint"), expression=text(""))],
+        where=exp.Where(this=_is_one_of(relations)),
+    )
+    names = ", ".join(name for _, name in relations)
+    return noted(tree, f"note that {names} is not only ours", phase=phase)
+
+
 def forget(relations: Relations, schemas: Schemas) -> Statement:
-    pairs = [exp.Tuple(expressions=[text(schema), text(name)]) for schema, name in relations]
-    place = exp.Tuple(expressions=[column("schema_name"), column("relation_name")])
     tree = exp.Delete(
         this=trees.table(schemas.config, "deployed_relation"),
-        where=exp.Where(this=exp.In(this=place, expressions=pairs)),
+        where=exp.Where(this=_is_one_of(relations)),
     )
     return noted(tree, "forget the names that are gone")
+
+
+def _is_one_of(relations: Relations) -> Tree:
+    pairs = [exp.Tuple(expressions=[text(schema), text(name)]) for schema, name in relations]
+    place = exp.Tuple(expressions=[column("schema_name"), column("relation_name")])
+    return exp.In(this=place, expressions=pairs)
 
 
 def seeded(entity: str, content_hash: str, schemas: Schemas) -> Statement:

@@ -13,8 +13,7 @@ from uuid import UUID
 from sqlglot import exp
 
 from mdm_gitops.plan.changes import AbandonFilling, Filling, Phase, RetypeColumn, Step
-from mdm_gitops.plan.physical import Check, Role, RuleKind, check_name
-from mdm_gitops.plan.physical import relation_object_name as object_name
+from mdm_gitops.plan.physical import Check, Role, RuleKind, check_name, filling_object_name
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import nodes, parts, trees
 from mdm_gitops.warehouse.ddl.casts import cast_through, cast_value
@@ -24,11 +23,6 @@ from mdm_gitops.warehouse.ddl.statement import BackfillBatch, Statement
 from mdm_gitops.warehouse.ddl.tables import added, renamed, stripped
 from mdm_gitops.warehouse.ddl.trees import Tree, both, column, identifier, render, template
 from mdm_gitops.warehouse.names import Schemas
-
-
-def filling_object_name(table: str, target: str) -> str:
-    """Return the name of the trigger, and of its function, that fill *target* in *table*."""
-    return object_name(table, f"fill{target}")
 
 
 def castable_check(source: str, new_type: str) -> Check:
