@@ -7,6 +7,7 @@ in the code, so a page cannot say anything else.
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import re
 import sys
@@ -47,6 +48,10 @@ def settings_page() -> str:
         "A name that starts with `Mdm__` and is not on this page is an error. In the environment and",
         "in `.env` capitals do not matter, and a setting that is empty counts as absent. Secrets are",
         "never printed or logged.",
+        "",
+        "`Mdm__Tier`, `Mdm__AuditRetentionDays`, the roles under `Mdm__Auth__` and all of",
+        "`Mdm__RateLimit__`, `Mdm__Repository__` and `Mdm__Data__` are checked today, and nothing acts",
+        "on them yet.",
     ]
     scalars = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
     lines += ["", "## General", "", *_table("", scalars)]
@@ -167,9 +172,49 @@ def _option(option: click.Option, context: click.Context) -> str:
     return f"| `{spelling}` | {default} | {meaning} |"
 
 
+# What stands below is used by what stands above, never the other way round.
+_PACKAGES: Final = (
+    "api/mdm_api",
+    "operator/mdm_operator",
+    "mdm_gitops/cli",
+    "mdm_gitops/data",
+    "mdm_gitops/access",
+    "mdm_gitops/warehouse",
+    "mdm_gitops/warehouse/ddl",
+    "mdm_gitops/plan",
+    "mdm_gitops/source",
+    "mdm_gitops/filter",
+    "mdm_gitops/model",
+    "mdm_gitops",
+)
+
+
+def modules_page() -> str:
+    """Return the map of all modules: each with the first paragraph of its header."""
+    lines = [
+        "# Modules",
+        "",
+        "Each module says at its head what it is. How they fit together is told in",
+        "[ARCHITECTURE.md](../../ARCHITECTURE.md). A package stands above those that it uses.",
+    ]
+    for package in _PACKAGES:
+        files = sorted((DOCS.parent / package).glob("*.py"))
+        lines += ["", f"## {package}", "", "| module | is |", "|---|---|"]
+        told = ((file, _first_paragraph(file)) for file in files)
+        lines += [f"| `{file.name}` | {text} |" for file, text in told if text]
+    return "\n".join(lines) + "\n"
+
+
+def _first_paragraph(file: Path) -> str:
+    header = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    text = " ".join(header.partition("\n\n")[0].split()).replace("|", r"\|")
+    return text.replace("``", "`")
+
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "reference/cli.md": cli_page,
     "reference/errors.md": errors_page,
+    "reference/modules.md": modules_page,
     "reference/rest-api.md": rest_api_page,
     "reference/settings.md": settings_page,
 }

@@ -1,4 +1,4 @@
-"""The reconcile loop: keeps the warehouse equal to a Git branch.
+"""The reconcile loop: keeps the warehouse what a folder of definitions says.
 
 ``loop`` knows when to run, ``reconcile`` what a run does, ``state`` how it stands, ``stamp`` and
 ``watch`` whether anything is new. Remotes, a choice among several leaders and windows of time have no
