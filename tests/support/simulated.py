@@ -6,14 +6,32 @@ one; here only the road of names, identities and rules from plan to plan matters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.build import Draft, complete, draft, expected_tables
-from mdm_gitops.plan.changes import Change, Filling, Rename, SeedCounts
+from mdm_gitops.plan.changes import (
+    AbandonFilling,
+    AddColumn,
+    AddSatellite,
+    Change,
+    CreateEntity,
+    Filling,
+    RemoveColumn,
+    RemoveEntity,
+    RemoveSatellite,
+    Rename,
+    RenameColumn,
+    RenameEntity,
+    RestoreColumn,
+    RestoreEntity,
+    RestoreSatellite,
+    RetypeColumn,
+    SeedCounts,
+)
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.live import LiveRelation
 from mdm_gitops.plan.physical import Check, ForeignKey, Index, PhysicalColumn, Table, View
@@ -53,8 +71,14 @@ class Warehouse:
         after = {record.entity_id: record for record in self.facts.records}
         for record in plan.records:
             after[record.entity_id] = record if interrupted else _done(record)
+        columns = _columns_after(plan, self._columns())
         self._stand(tuple(after.values()), definitions, plan)
+        assert columns == self._columns(), "the changes lead elsewhere than the records"
         return plan
+
+    def _columns(self) -> dict[str, set[str]]:
+        tables = [r for r in self.facts.relations.values() if r.is_table]
+        return {table.name: set(table.part("columns")) for table in tables}
 
     @property
     def records(self) -> dict[str, RecordedEntity]:
@@ -70,15 +94,27 @@ class Warehouse:
         self.facts = replace(self.facts, records=records)
         self._tables(views)
 
-    def alter(self, table: str, part: str, name: str, facts: Mapping[str, Any] | None) -> None:
-        """Do by hand: give *table* the object *name* with these *facts*, or take it away."""
+    def alter(
+        self,
+        table: str,
+        part: str,
+        name: str,
+        facts: Mapping[str, Any] | None,
+        *,
+        recorded: bool = False,
+    ) -> None:
+        """Do by hand: give *table* the object *name* with these *facts*, or take it away.
+
+        *recorded*: it was done by a deployment and stands in what was remembered of the table.
+        """
         relation = self.facts.relations[SCHEMA, table]
         objects = {kind: dict(items) for kind, items in relation.objects.items()}
         if facts is None:
             del objects[part][name]
         else:
             objects[part][name] = {**objects[part].get(name, {}), **facts}
-        self._put(replace(relation, objects=objects))
+        known = objects if recorded else relation.recorded
+        self._put(replace(relation, objects=objects, recorded=known))
 
     def drop(self, name: str, *, schema: str = SCHEMA) -> None:
         """Do by hand: drop the table or view."""
@@ -117,6 +153,82 @@ class Warehouse:
         if self.rows:
             filled = frozenset(name for schema, name in relations if schema == SCHEMA)
             self.facts = replace(self.facts, filled=filled)
+
+
+def _columns_after(plan: Plan, before: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """Carry out what *plan* says of tables and columns; what two take, or nobody has, is an error."""
+    changes = [item.change for item in plan.changes]
+    tables = {name: set(columns) for name, columns in before.items()}
+    for change in changes:
+        match change:
+            case AbandonFilling():
+                for table in change.tables:
+                    _rename(tables[table], {change.target: change.archived_as})
+    for change in changes:
+        if isinstance(change, RetypeColumn) and (filling := change.filling) and not filling.exists:
+            for table in filling.tables:
+                if filling.taken_from:
+                    _rename(tables[table], {filling.taken_from: filling.target})
+                else:
+                    _add(tables[table], filling.target)
+    moved = dict(_table_renames(changes))
+    assert len({moved.get(name, name) for name in tables}) == len(tables)
+    tables = {moved.get(name, name): columns for name, columns in tables.items()}
+    for name, columns in tables.items():
+        _rename(columns, dict(_column_renames(changes, name)))
+    for change in changes:
+        match change:
+            case AddColumn():
+                for name in (change.main_table, *change.satellite_tables):
+                    if name is not None:
+                        _add(tables[name], change.column.name)
+            case RetypeColumn(filling=None, restored_from=None):
+                for name in change.tables:
+                    _add(tables[name], change.column)
+            case CreateEntity():
+                tables |= {table.name: set(table.columns) for table in change.tables}
+            case AddSatellite():
+                assert change.table.name not in tables
+                tables[change.table.name] = set(change.table.columns)
+    return tables
+
+
+def _table_renames(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
+    for change in changes:
+        match change:
+            case RenameEntity() | RemoveEntity() | RestoreEntity():
+                yield from ((rename.old, rename.new) for rename in change.tables)
+            case RemoveSatellite() | RestoreSatellite():
+                yield change.table.old, change.table.new
+
+
+def _column_renames(changes: Iterable[Change], table: str) -> Iterator[tuple[str, str]]:
+    for change in changes:
+        match change:
+            case RenameColumn() if table in change.tables:
+                yield change.column.old, change.column.new
+            case RemoveColumn() if table in change.tables:
+                yield change.column, change.archived_as
+            case RestoreColumn() if table in change.tables:
+                yield change.archived_as, change.column
+            case RetypeColumn() if table in change.tables:
+                yield change.source, change.archived_as
+                arrives = change.filling.target if change.filling else change.restored_from
+                if arrives is not None:
+                    yield arrives, change.column
+
+
+def _rename(columns: set[str], renames: Mapping[str, str]) -> None:
+    assert renames.keys() <= columns, f"{renames.keys() - columns} is not there"
+    after = [renames.get(name, name) for name in columns]
+    assert len(set(after)) == len(after), f"two columns would have one name: {after}"
+    columns.clear()
+    columns.update(after)
+
+
+def _add(columns: set[str], name: str) -> None:
+    assert name not in columns, f"{name} is there already"
+    columns.add(name)
 
 
 def _done(record: RecordedEntity) -> RecordedEntity:
