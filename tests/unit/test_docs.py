@@ -1,17 +1,23 @@
-"""The prose holds: links lead somewhere, every key is told, YAML in it is YAML that we accept."""
+"""The prose holds: links lead somewhere, every key is told, YAML in it is YAML that we accept.
+
+So do the commands with their options, the names of settings, and the tables of codes.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
-from mdm_gitops.model import Entity, Permissions, Project, Webhooks
+from mdm_gitops.cli import main as program
+from mdm_gitops.model import ChangeClass, Entity, Permissions, Project, Webhooks
 from mdm_gitops.model.access import PermissionItem, Webhook
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.checks import check_entity
@@ -30,6 +36,9 @@ from mdm_gitops.model.entity import (
     UniqueConstraint,
 )
 from mdm_gitops.model.project import Domain, Environment, Policy
+from mdm_gitops.plan.changes import Phase
+from mdm_gitops.plan.plan import HazardCode, RefusalCode
+from mdm_gitops.settings import setting_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(chain(ROOT.glob("*.md"), ROOT.glob("docs/**/*.md"), ROOT.glob("examples/**/*.md")))
@@ -179,3 +188,91 @@ def test_yaml_in_the_docs_is_accepted(place: str, body: str) -> None:
     definition = kind.model_validate(document)
     if isinstance(definition, Entity):
         assert list(check_entity(definition)) == []
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+def commands_told(text: str) -> list[str]:
+    """Return the lines that a reader would type."""
+    lines = (line for block in FENCE.finditer(text) for line in block["body"].splitlines())
+    return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+
+
+def wrong_in(command: str) -> str:
+    """Return what does not exist of *command*; empty when all of it does."""
+    words = [w for w in shlex.split(command, comments=True) if not re.match(r"[A-Za-z_]+=", w)]
+    name = words[0].rpartition("/")[2]
+    if name == "make" and len(words) > 1:
+        return "" if re.search(rf"^{words[1]}:", MAKEFILE, re.MULTILINE) else words[1]
+    if name != "mdm-gitops":
+        return ""
+    given = words[1 : words.index("--")] if "--" in words else words[1:]
+    node: click.Command = program
+    for word in given:
+        if word.startswith("-"):
+            option = word.partition("=")[0]
+            if all(option not in parameter.opts for parameter in node.params):
+                return f"{option} of {node.name}"
+        elif isinstance(node, click.Group):
+            found = node.get_command(click.Context(node), word)
+            if found is None:
+                return word
+            node = found
+    return ""
+
+
+MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_each_command_exists_with_its_options(page: Path) -> None:
+    told = commands_told(page.read_text("utf-8"))
+    assert [(command, wrong_in(command)) for command in told if wrong_in(command)] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("mdm-gitops plan --explain my-data", ""),
+        ("mdm-gitops plan --explian", "--explian of plan"),
+        ("mdm-gitops db psql -- --nonsense", ""),
+        ("mdm-gitops db pslq", "pslq"),
+        ("Mdm__Database__Url=x mdm-gitops aply  # a comment", "aply"),
+        ("make tset", "tset"),
+        ("git frobnicate", ""),
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(command: str, wrong: str) -> None:
+    assert wrong_in(command) == wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_each_setting_exists(page: Path) -> None:
+    told = set(re.findall(r"\bMdm__\w*[A-Za-z]\b", page.read_text("utf-8")))
+    sections = {name.rpartition("__")[0] for name in setting_names()}
+    assert told - set(setting_names()) - sections == set()
+
+
+# --- tables of codes ------------------------------------------------------------------------------
+
+
+def first_cells(heading: str) -> set[str]:
+    """Return the code words in the first column of the first table under *heading*."""
+    page = (ROOT / "docs" / "concepts" / "plan-and-apply.md").read_text("utf-8")
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")][2:]
+    return {word for cell in rows for word in re.findall(r"[\w-]+", cell)}
+
+
+@pytest.mark.parametrize(
+    ("heading", "codes"),
+    [
+        ("Classes", set(ChangeClass)),
+        ("Hazards", set(HazardCode)),
+        ("Refusals", set(RefusalCode)),
+        ("Phases", set(Phase)),
+    ],
+)
+def test_each_code_is_told_and_no_other(heading: str, codes: set[str]) -> None:
+    assert first_cells(heading) == {str(code) for code in codes}
