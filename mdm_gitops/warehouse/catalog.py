@@ -50,7 +50,7 @@ SELECT jsonb_build_object(
 _LOOKS = """
 SELECT coalesce(l.schema_name, d.schema_name), coalesce(l.relation_name, d.relation_name),
        l.fingerprint, l.fingerprint IS NOT DISTINCT FROM d.fingerprint
-  FROM {config}.live_relation(%(schemas)s::text[]) l
+  FROM {config}.live_look(%(schemas)s::text[]) l
   FULL JOIN {config}.deployed_relation d
     ON (l.schema_name, l.relation_name) = (d.schema_name, d.relation_name)
  ORDER BY 1, 2

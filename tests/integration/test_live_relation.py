@@ -17,7 +17,11 @@ CREATE TABLE mdm_data.moment (
     CONSTRAINT ck_moment CHECK ("when" >= '1999-12-31T23:00:00Z' AND pause > 'PT0S')
 )
 """
-LOOK = "SELECT fingerprint, objects FROM mdm.live_relation(ARRAY['mdm_data'], ARRAY['moment'])"
+LOOK = """
+SELECT fingerprint, objects
+  FROM mdm.live_look(ARRAY['mdm_data'], ARRAY['moment'])
+  JOIN mdm.live_relation(ARRAY['mdm_data'], ARRAY['moment']) USING (schema_name, relation_name)
+"""
 
 
 @pytest.mark.parametrize(

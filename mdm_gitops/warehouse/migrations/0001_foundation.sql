@@ -114,10 +114,73 @@ CREATE FUNCTION {config}.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL S
             FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid
 $$;
 
--- The tables and views of the given schemas (or of them only the named ones) as PostgreSQL sees them
--- now: one row per relation with its parts in a fixed order and a fingerprint over them.
+-- The tables and views of the given schemas, or of them only the named ones. What is asked of them
+-- below is asked relation by relation, so that the cost of a few does not grow with the number of all.
+CREATE FUNCTION {config}.relation(schemas text[], names text[])
+RETURNS TABLE (oid oid, schema_name text, relation_name text, kind text)
+LANGUAGE sql STABLE ROWS 100
+SET search_path = pg_catalog
+AS $$
+    SELECT c.oid, n.nspname, c.relname, c.relkind
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE names IS NULL AND n.nspname = ANY (schemas) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+     UNION ALL
+    SELECT c.oid, n.nspname, c.relname, c.relkind
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relname = ANY (names) AND n.nspname = ANY (schemas)
+       AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+$$;
+
+-- How relations look now, as one short text each, to be compared with the text of another moment in
+-- the same database. Expressions go into it as PostgreSQL stores them: printing them takes longer
+-- than all the rest. Two looks may differ although live_relation says the same, never the reverse.
+CREATE FUNCTION {config}.live_look(schemas text[], names text[] DEFAULT NULL)
+RETURNS TABLE (schema_name text, relation_name text, fingerprint text)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog
+SET timezone = 'UTC'
+SET datestyle = 'ISO'
+SET intervalstyle = 'iso_8601'
+SET quote_all_identifiers = off
+AS $$
+    SELECT r.schema_name, r.relation_name, md5(concat_ws(E'\n', r.kind,
+        (SELECT string_agg(concat_ws(' ', a.attnum, a.attname, a.atttypid, a.atttypmod,
+                   a.attnotnull, a.attidentity, a.attgenerated,
+                   -- The types of PostgreSQL itself keep their names.
+                   CASE WHEN a.atttypid >= 16384 THEN format_type(a.atttypid, a.atttypmod) END,
+                   CASE WHEN a.atthasdef THEN (
+                       SELECT d.adbin::text FROM pg_attrdef d
+                        WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END),
+                   E'\n' ORDER BY a.attnum)
+           FROM pg_attribute a
+          WHERE a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped),
+        (SELECT string_agg(concat_ws(' ', k.conname, k.contype, k.convalidated, k.condeferrable,
+                   k.condeferred, k.confupdtype, k.confdeltype, k.confmatchtype, k.conkey,
+                   k.confkey, k.conbin, tn.nspname, t.relname,
+                   CASE WHEN k.contype = 'f' THEN (
+                       SELECT string_agg(a.attname, ' ' ORDER BY a.attnum) FROM pg_attribute a
+                        WHERE a.attrelid = k.confrelid AND a.attnum = ANY (k.confkey)) END),
+                   E'\n' ORDER BY k.conname COLLATE "C")
+           FROM pg_constraint k
+           LEFT JOIN pg_class t ON t.oid = k.confrelid
+           LEFT JOIN pg_namespace tn ON tn.oid = t.relnamespace
+          WHERE k.conrelid = r.oid AND k.contype IN ('c', 'f', 'p', 'u', 'x')),
+        (SELECT string_agg(concat_ws(' ', i.relname, i.relam, i.reloptions, x.indisunique,
+                   x.indisvalid, x.indisready, x.indnullsnotdistinct, x.indnkeyatts, x.indkey,
+                   x.indclass, x.indcollation, x.indoption, x.indpred, x.indexprs),
+                   E'\n' ORDER BY i.relname COLLATE "C")
+           FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+          WHERE x.indrelid = r.oid),
+        (SELECT string_agg(concat_ws(' ', g.tgenabled, pg_get_triggerdef(g.oid)),
+                   E'\n' ORDER BY g.tgname COLLATE "C")
+           FROM pg_trigger g WHERE g.tgrelid = r.oid AND NOT g.tgisinternal),
+        CASE WHEN r.kind IN ('v', 'm') THEN pg_get_viewdef(r.oid) END))
+      FROM {config}.relation(schemas, names) r
+$$;
+
+-- The same relations in words that can be told to a person and compared with a definition.
 CREATE FUNCTION {config}.live_relation(schemas text[], names text[] DEFAULT NULL)
-RETURNS TABLE (schema_name text, relation_name text, kind text, fingerprint text, objects jsonb)
+RETURNS TABLE (schema_name text, relation_name text, kind text, objects jsonb)
 LANGUAGE sql STABLE
 -- The text is the same whoever asks: names are printed without a schema only when it is on the path,
 -- and constants of defaults and checks in the style and time zone of the session.
@@ -127,93 +190,69 @@ SET datestyle = 'ISO'
 SET intervalstyle = 'iso_8601'
 SET quote_all_identifiers = off
 AS $$
-    WITH relation AS (
-        SELECT c.oid, n.nspname::text AS schema_name, c.relname::text AS relation_name, c.relkind
-          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE n.nspname = ANY (schemas) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-           AND (names IS NULL OR c.relname = ANY (names))
-    ),
-    attribute AS (
-        SELECT r.oid, jsonb_object_agg(a.attname, jsonb_build_object(
-                   'type', format_type(a.atttypid, a.atttypmod),
-                   'not_null', a.attnotnull,
-                   'default', pg_get_expr(d.adbin, d.adrelid),
-                   'generated', a.attgenerated <> '' OR a.attidentity <> '')) AS parts
-          FROM relation r
-          JOIN pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
-          LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-         GROUP BY r.oid
-    ),
-    con AS (
-        SELECT r.oid, jsonb_object_agg(k.conname, jsonb_build_object(
-                   'kind', k.contype,
-                   'validated', k.convalidated,
-                   'deferrable', k.condeferrable,
-                   'deferred', k.condeferred,
-                   'actions', k.confupdtype::text || k.confdeltype::text || k.confmatchtype::text,
-                   'definition', CASE WHEN k.contype = 'f' THEN '' ELSE
-                                      regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', '') END,
-                   'columns', (SELECT jsonb_agg(a.attname ORDER BY u.n)
-                                 FROM unnest(k.conkey) WITH ORDINALITY u(attnum, n)
-                                 JOIN pg_attribute a
-                                   ON a.attrelid = k.conrelid AND a.attnum = u.attnum),
-                   'target_schema', tn.nspname,
-                   'target_table', t.relname,
-                   'target_columns', (SELECT jsonb_agg(a.attname ORDER BY u.n)
-                                        FROM unnest(k.confkey) WITH ORDINALITY u(attnum, n)
-                                        JOIN pg_attribute a
-                                          ON a.attrelid = k.confrelid AND a.attnum = u.attnum)
-                   )) AS parts
-          FROM relation r
-          JOIN pg_constraint k ON k.conrelid = r.oid AND k.contype IN ('c', 'f', 'p', 'u', 'x')
-          LEFT JOIN pg_class t ON t.oid = k.confrelid
-          LEFT JOIN pg_namespace tn ON tn.oid = t.relnamespace
-         GROUP BY r.oid
-    ),
-    idx AS (
-        SELECT r.oid, jsonb_object_agg(i.relname, jsonb_build_object(
-                   'unique', x.indisunique,
-                   'valid', x.indisvalid AND x.indisready,
-                   'plain', x.indpred IS NULL AND x.indexprs IS NULL AND am.amname = 'btree'
-                            AND x.indnkeyatts = x.indnatts AND NOT x.indnullsnotdistinct
-                            AND 0 = ALL (x.indoption::int2[]),
-                   'columns', (SELECT jsonb_agg(a.attname ORDER BY u.n)
-                                 FROM unnest(x.indkey::int2[]) WITH ORDINALITY u(attnum, n)
-                                 JOIN pg_attribute a
-                                   ON a.attrelid = x.indrelid AND a.attnum = u.attnum),
-                   'definition', pg_get_indexdef(x.indexrelid))) AS parts
-          FROM relation r
-          JOIN pg_index x ON x.indrelid = r.oid
-          JOIN pg_class i ON i.oid = x.indexrelid
-          JOIN pg_am am ON am.oid = i.relam
-         WHERE NOT EXISTS (SELECT FROM pg_constraint k
-                            WHERE k.conindid = x.indexrelid AND k.contype IN ('p', 'u', 'x'))
-         GROUP BY r.oid
-    ),
-    trg AS (
-        SELECT r.oid, jsonb_object_agg(g.tgname, jsonb_build_object(
-                   'enabled', g.tgenabled, 'definition', pg_get_triggerdef(g.oid))) AS parts
-          FROM relation r
-          JOIN pg_trigger g ON g.tgrelid = r.oid AND NOT g.tgisinternal
-         GROUP BY r.oid
-    ),
-    described AS (
-        SELECT r.schema_name, r.relation_name, r.relkind::text AS kind,
-               jsonb_build_object(
-                   'columns', coalesce(a.parts, '{}'),
-                   'constraints', coalesce(k.parts, '{}'),
-                   'indexes', coalesce(i.parts, '{}'),
-                   'triggers', coalesce(t.parts, '{}'),
-                   'view', CASE WHEN r.relkind IN ('v', 'm') THEN pg_get_viewdef(r.oid) END
-               ) AS objects
-          FROM relation r
-          LEFT JOIN attribute a USING (oid)
-          LEFT JOIN con k USING (oid)
-          LEFT JOIN idx i USING (oid)
-          LEFT JOIN trg t USING (oid)
-    )
-    SELECT d.schema_name, d.relation_name, d.kind, md5(d.objects::text), d.objects
-      FROM described d
+    SELECT r.schema_name, r.relation_name, r.kind, jsonb_build_object(
+        'columns', coalesce((
+            SELECT jsonb_object_agg(a.attname, jsonb_build_object(
+                       'type', format_type(a.atttypid, a.atttypmod),
+                       'not_null', a.attnotnull,
+                       'default', CASE WHEN a.atthasdef THEN (
+                           SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
+                            WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END,
+                       'generated', a.attgenerated <> '' OR a.attidentity <> ''))
+              FROM pg_attribute a
+             WHERE a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped), '{}'),
+        'constraints', coalesce((
+            SELECT jsonb_object_agg(k.conname, jsonb_build_object(
+                       'kind', k.contype,
+                       'validated', k.convalidated,
+                       'deferrable', k.condeferrable,
+                       'deferred', k.condeferred,
+                       'actions', k.confupdtype::text || k.confdeltype::text || k.confmatchtype::text,
+                       'definition', CASE WHEN k.contype = 'f' THEN '' ELSE
+                           regexp_replace(pg_get_constraintdef(k.oid), ' NOT VALID$', '') END,
+                       'columns', (
+                           SELECT jsonb_agg(a.attname ORDER BY u.n)
+                             FROM unnest(k.conkey) WITH ORDINALITY u(attnum, n)
+                             JOIN pg_attribute a
+                               ON a.attrelid = k.conrelid AND a.attnum = u.attnum),
+                       'target_schema', tn.nspname,
+                       'target_table', t.relname,
+                       'target_columns', CASE WHEN k.contype = 'f' THEN (
+                           SELECT jsonb_agg(a.attname ORDER BY u.n)
+                             FROM unnest(k.confkey) WITH ORDINALITY u(attnum, n)
+                             JOIN pg_attribute a
+                               ON a.attrelid = k.confrelid AND a.attnum = u.attnum) END))
+              FROM pg_constraint k
+              LEFT JOIN pg_class t ON t.oid = k.confrelid
+              LEFT JOIN pg_namespace tn ON tn.oid = t.relnamespace
+             WHERE k.conrelid = r.oid AND k.contype IN ('c', 'f', 'p', 'u', 'x')), '{}'),
+        'indexes', coalesce((
+            SELECT jsonb_object_agg(i.relname, jsonb_build_object(
+                       'unique', x.indisunique,
+                       'valid', x.indisvalid AND x.indisready,
+                       'plain', x.indpred IS NULL AND x.indexprs IS NULL AND am.amname = 'btree'
+                                AND x.indnkeyatts = x.indnatts AND NOT x.indnullsnotdistinct
+                                AND 0 = ALL (x.indoption::int2[]),
+                       'columns', (
+                           SELECT jsonb_agg(a.attname ORDER BY u.n)
+                             FROM unnest(x.indkey::int2[]) WITH ORDINALITY u(attnum, n)
+                             JOIN pg_attribute a
+                               ON a.attrelid = x.indrelid AND a.attnum = u.attnum),
+                       'definition', pg_get_indexdef(x.indexrelid)))
+              FROM pg_index x
+              JOIN pg_class i ON i.oid = x.indexrelid
+              JOIN pg_am am ON am.oid = i.relam
+             WHERE x.indrelid = r.oid
+               AND NOT EXISTS (SELECT FROM pg_constraint k
+                                WHERE k.conrelid = x.indrelid AND k.conindid = x.indexrelid
+                                  AND k.contype IN ('p', 'u', 'x'))), '{}'),
+        'triggers', coalesce((
+            SELECT jsonb_object_agg(g.tgname, jsonb_build_object(
+                       'enabled', g.tgenabled, 'definition', pg_get_triggerdef(g.oid)))
+              FROM pg_trigger g
+             WHERE g.tgrelid = r.oid AND NOT g.tgisinternal), '{}'),
+        'view', CASE WHEN r.kind IN ('v', 'm') THEN pg_get_viewdef(r.oid) END)
+      FROM {config}.relation(schemas, names) r
 $$;
 
 -- Remember how the given relations look now. Runs in the transaction that changed them.
@@ -223,9 +262,12 @@ RETURNS void LANGUAGE sql AS $$
      USING unnest(schema_names, relation_names) AS given(schema_name, relation_name)
      WHERE (d.schema_name, d.relation_name) = (given.schema_name, given.relation_name);
     INSERT INTO {config}.deployed_relation (schema_name, relation_name, fingerprint, objects)
-    SELECT l.schema_name, l.relation_name, l.fingerprint, l.objects
-      FROM {config}.live_relation(
+    SELECT l.schema_name, l.relation_name, k.fingerprint, l.objects
+      FROM unnest(schema_names, relation_names) AS given(schema_name, relation_name)
+      JOIN {config}.live_relation(
                ARRAY(SELECT DISTINCT s FROM unnest(schema_names) AS s), relation_names) AS l
-      JOIN unnest(schema_names, relation_names) AS given(schema_name, relation_name)
-        ON (l.schema_name, l.relation_name) = (given.schema_name, given.relation_name);
+        ON (l.schema_name, l.relation_name) = (given.schema_name, given.relation_name)
+      JOIN {config}.live_look(
+               ARRAY(SELECT DISTINCT s FROM unnest(schema_names) AS s), relation_names) AS k
+        ON (k.schema_name, k.relation_name) = (given.schema_name, given.relation_name);
 $$;
