@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -42,6 +42,7 @@ _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 15.0
 # The table is held by somebody, or PostgreSQL chose us as the victim: trying again may well work.
 _WORTH_A_RETRY: Final = (errors.LockNotAvailable, errors.DeadlockDetected)
+_MAX_ROUND_TRIPS: Final = 200  # of one transaction: waiting for answers takes as long as the work
 _ROWS_IN_THE_WAY: Final = (errors.IntegrityError, errors.DataError)
 
 
@@ -259,8 +260,8 @@ class _Run:
     async def _in_one_transaction(self, step: ScriptStep) -> None:
         async with self.conn.transaction():
             await self._limits(self.patience.table_lock_s, local=True)
-            for statement in step.statements:
-                await self.conn.execute(statement.sql.encode())
+            for text in _messages(step.statements):
+                await self.conn.execute(text)
                 fault.reach(f"inside-{step.number}")
             await self.journal.finish(step.number)
 
@@ -340,6 +341,14 @@ class _Run:
         )
 
 
+def _messages(statements: Sequence[Statement]) -> Iterator[bytes]:
+    """Yield the text of *statements*, several in one where they are many; PostgreSQL runs them one
+    by one in this order, stops at the first that fails and answers with its error alone."""
+    size = 1 + len(statements) // _MAX_ROUND_TRIPS
+    for start in range(0, len(statements), size):
+        yield ";\n".join(each.sql for each in statements[start : start + size]).encode()
+
+
 def _translated(error: MdmError | psycopg.Error, run: _Run) -> MdmError:
     """Say what happened in our own words: nothing changed, or where the next run goes on."""
     step = run.step
@@ -355,6 +364,12 @@ def _translated(error: MdmError | psycopg.Error, run: _Run) -> MdmError:
         if not flipped:
             return error
         reason = str(error)
+    elif _needs_more_locks(error) and not flipped:
+        return WarehouseError(
+            f"{title} failed: the server cannot lock so many tables in one transaction",
+            hint="Nothing was changed; set max_locks_per_transaction of the server to 512 and"
+            " restart it, or apply in parts with --target",
+        )
     else:
         reason = _reason(error)
     if not flipped and not isinstance(error, _ROWS_IN_THE_WAY):
@@ -377,6 +392,12 @@ def _has_flipped(run: _Run) -> bool:
 
 def _finished(run: _Run) -> Iterable[ScriptStep]:
     return run.script.steps[: run.done]
+
+
+def _needs_more_locks(error: psycopg.Error) -> bool:
+    """PostgreSQL says it in the language of the server, but names its setting."""
+    advice = error.diag.message_hint or ""
+    return isinstance(error, errors.OutOfMemory) and "max_locks_per_transaction" in advice
 
 
 def _reason(error: psycopg.Error) -> str:

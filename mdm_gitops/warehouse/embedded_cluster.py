@@ -37,6 +37,9 @@ _FAST, _IMMEDIATE = signal.SIGINT, signal.SIGQUIT  # what these mean to a postma
 _TUNABLE = {
     "shared_buffers": "128MB",
     "max_connections": "100",
+    # A commit is deployed in one transaction, which locks each table and index that it makes: with
+    # approval and history about 14 for an entity, so that these are enough for 4,000 new ones.
+    "max_locks_per_transaction": "512",
     "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "timezone": "UTC",
