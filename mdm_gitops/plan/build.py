@@ -9,7 +9,7 @@ returns the plan. The road through ``draft``: who is who (``plan.identity``), wh
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -22,10 +22,12 @@ from mdm_gitops.plan.changes import (
     AddColumn,
     AddForeignKey,
     AddIndex,
+    AddSatellite,
     ApplySeed,
     Change,
     ChangeDefinition,
     CreateEntity,
+    CreateView,
     FinishEntity,
     Rename,
     RenameColumn,
@@ -64,6 +66,7 @@ from mdm_gitops.plan.physical import (
     PhysicalEntity,
     Role,
     Table,
+    View,
     filling_object_name,
     physical_entity,
     satellite,
@@ -212,13 +215,17 @@ class _Planner:
         removed = [r for r in resolution.removed if r.name not in self.facts.unchanged]
         removed = [r for r in removed if self._is_meant(r.name)]
         for record in removed:
+            if self.facts.table(record.main) is None:
+                self.drift.append(missing_table(record.name, record.main))
             self._remove(record)
         self._step_aside()
         for work in self.works:
             self._compare(work)
         entity_changes = self._entity_changes()
         self.refusals += guards.removals(removed, self.facts, self.definitions)
-        self.refusals += guards.unowned(self._new_names(), self.facts)
+        self.refusals += guards.unowned(
+            self._new_names(), self._new_views(entity_changes), self.facts
+        )
         return self._draft(entity_changes)
 
     def _is_meant(self, name: str) -> bool:
@@ -233,7 +240,7 @@ class _Planner:
         live, expected = self._read(record)
         if record.main not in live:
             self.drift.append(missing_table(name, record.main))
-            self._create(name, desired, record.entity_id)
+            self._create_again(name, desired, record)
             return
         resolution = resolve_columns(record, desired.entity, _user_columns(desired))
         self.refusals += resolution.refusals
@@ -258,6 +265,14 @@ class _Planner:
         for table in work.moves.tables:
             self.columns_of[table] = work.moves.columns
 
+    def _create_again(self, name: str, desired: DesiredEntity, record: RecordedEntity) -> None:
+        """The main table was dropped by hand: what is left of the entity is archived as it is."""
+        if any(self.facts.table(table) is not None for table in record.table_names):
+            self._remove(record)
+            self._create(name, desired, self.numbers.next_entity())
+        else:
+            self._create(name, desired, record.entity_id)
+
     def _create(self, name: str, desired: DesiredEntity, entity_id: int) -> None:
         record = created(desired, entity_id=entity_id)
         physical = desired.physical
@@ -277,8 +292,6 @@ class _Planner:
 
     def _remove(self, record: RecordedEntity) -> None:
         live, expected = self._read(record)
-        if record.main not in live:
-            self.drift.append(missing_table(record.name, record.main))
         self._note_drift(record, live, expected)
         moves = archive_entity(
             record, live={table: item.table for table, item in live.items()}, numbers=self.numbers
@@ -441,6 +454,12 @@ class _Planner:
             for old, new in work.moves.tables.items():
                 if old != new and new not in live:
                     yield work.name, new
+            for change in work.moves.changes:
+                if isinstance(change, AddSatellite):
+                    yield work.name, change.table.name
+
+    def _new_views(self, changes: Iterable[Change]) -> Iterator[tuple[str, View]]:
+        return ((c.entity, c.view) for c in changes if isinstance(c, CreateView))
 
     def _draft(self, entity_changes: list[Change]) -> Draft:
         changes = list(entity_changes)
@@ -451,7 +470,12 @@ class _Planner:
         questions = {
             change.entity: question
             for change, question in seeds.plan_seeds(
-                self.definitions, self.facts, self.desired, self._moves_by_name(), self.target
+                self.definitions,
+                self.facts,
+                self.desired,
+                self._moves_by_name(),
+                self.target,
+                created={desired.name for desired, _ in self.created},
             )
         }
         changes += [question.change for question in questions.values()]

@@ -8,6 +8,7 @@ from mdm_gitops.model import Definitions
 from mdm_gitops.plan.desired import DesiredEntity
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.human import plural
+from mdm_gitops.plan.physical import View
 from mdm_gitops.plan.plan import CheckResult, Refusal, RefusalCode, Violation
 from mdm_gitops.plan.recorded import EntityState, RecordedEntity
 
@@ -76,20 +77,32 @@ def _prune_cap(removed: int, facts: Facts, definitions: Definitions) -> Iterator
         )
 
 
-def unowned(names: Iterable[tuple[str, str]], facts: Facts) -> Iterator[Refusal]:
-    """Refuse to take the name of a table that stands there and is not ours."""
-    for entity, table in names:
+def unowned(
+    tables: Iterable[tuple[str, str]], views: Iterable[tuple[str, View]], facts: Facts
+) -> Iterator[Refusal]:
+    """Refuse to take a name at which something stands that is not ours; each comes with its entity."""
+    for entity, table in tables:
         if (facts.data_schema, table) in facts.relations and not _is_ours(table, facts):
-            yield Refusal(
-                code=RefusalCode.UNOWNED_OBJECT,
-                entity=entity,
-                message=f"{facts.data_schema}.{table} exists and was not created by a deployment",
-                hint="Rename or move that table, or choose another entity name",
-            )
+            hint = "Rename or move that table, or choose another entity name"
+            yield _in_the_way(entity, f"{facts.data_schema}.{table}", hint)
+    for entity, view in views:
+        there = facts.relations.get(view.key)
+        if there is not None and not there.recorded:
+            hint = "Rename or move it, or choose another name for the view"
+            yield _in_the_way(entity, f"{view.schema}.{view.name}", hint)
 
 
 def _is_ours(table: str, facts: Facts) -> bool:
     return any(table in record.table_names for record in facts.records)
+
+
+def _in_the_way(entity: str, what: str, hint: str) -> Refusal:
+    return Refusal(
+        code=RefusalCode.UNOWNED_OBJECT,
+        entity=entity,
+        message=f"{what} exists and was not created by a deployment",
+        hint=hint,
+    )
 
 
 def incomplete_target(

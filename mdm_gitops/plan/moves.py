@@ -221,7 +221,8 @@ def archive_entity(before: RecordedEntity, *, live: Mapping[str, Table], numbers
     renames: list[Rename] = []
     satellites = dict(before.satellites)
     main = archive_table_name(before.name, Role.MAIN, number)
-    _rename(moves, renames, before.main, main)
+    if before.main in live:
+        _rename(moves, renames, before.main, main)
     for role, satellite in before.satellites.items():
         if not satellite.archived and satellite.physical in live:
             archived = archive_table_name(before.name, role, number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -38,6 +38,8 @@ def plan_seeds(
     desired: Mapping[str, DesiredEntity],
     moves: Mapping[str, Moves],
     target: frozenset[str],
+    *,
+    created: Collection[str],
 ) -> Iterator[tuple[ApplySeed, SeedQuestion]]:
     edges = {
         name: [entity for entity, _ in desired[name].targets.values()] for name in definitions.seeds
@@ -45,7 +47,7 @@ def plan_seeds(
     for number, group in enumerate(groups_in_order(edges), start=1):
         for name in group:
             seed, entity = definitions.seeds[name], desired[name]
-            is_new = facts.seeds.get(name) != seed.content_hash
+            is_new = name in created or facts.seeds.get(name) != seed.content_hash
             enforced = entity.entity.seed.mode is SeedMode.ENFORCE
             if (target and name not in target) or not (is_new or enforced):
                 continue

@@ -220,7 +220,7 @@ def test_the_server_ends_the_session_of_the_applier(
         assert applier.run(url, road.wanted) == 0
         asyncio.run(_is_there(url, road, f"{name} {number}"))
         make_database.drop_all()
-    # Nothing had to be done, no connection, or some of it done: never a traceback (70).
+    # Nothing had to be done, no connection, or some of it done: never a traceback.
     assert codes <= {0, 1, 6}, codes
 
 

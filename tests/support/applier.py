@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -27,6 +28,7 @@ from tests.support import scenario
 
 # The server notices within a second that a killed applier is gone, and frees its lock.
 PATIENCE = Patience(batch_rows=2, lock_retries=1, writer_lock_s=10)
+CRASHED = 70  # the exit code of a run that ended with a traceback
 _ROOT = Path(__file__).parents[2]
 
 
@@ -92,12 +94,12 @@ def _apply(url: str, wanted: Any, fault_at: str) -> NoReturn:
     os.close(1)
     if fault_at:
         os.environ[fault.VARIABLE] = fault_at
-    code = 70
+    code = CRASHED
     try:
         code = asyncio.run(_applied(url, wanted))
-    except BaseException as error:
-        print(repr(error), file=sys.stderr, flush=True)
     finally:
+        if code == CRASHED:
+            traceback.print_exc()
         os._exit(code)
 
 

@@ -11,7 +11,8 @@ from mdm_gitops.warehouse.names import Schemas
 
 
 def drop_table(table: str, schemas: Schemas) -> str:
-    return render(exp.Drop(tables=[trees.table(schemas.data, table)], kind="TABLE"))
+    """It may have been dropped by hand, as a main table whose history then went to the archive."""
+    return render(exp.Drop(tables=[trees.table(schemas.data, table)], kind="TABLE", exists=True))
 
 
 def drop_column(table: str, name: str, schemas: Schemas) -> str:
