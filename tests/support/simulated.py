@@ -57,9 +57,11 @@ class Warehouse:
     def plan(self, definitions: Definitions, *, target: Collection[str] = ()) -> Plan:
         """Plan as if no row broke a rule and each seed brought one new row."""
         drafted = self.draft(definitions, target=target)
-        results = [CheckResult(check=check, violations=0) for check, _ in drafted.checks]
-        counts = {name: SeedCounts(inserted=1) for name in drafted.seed_questions}
-        return complete(drafted, results=results, seed_counts=counts)
+        return _completed(drafted, [0] * len(drafted.checks))
+
+    def answered(self, definitions: Definitions, violations: Iterable[int]) -> Plan:
+        """Plan with these numbers of rows that break a rule, one for each question."""
+        return _completed(self.draft(definitions), violations)
 
     def told(self, definitions: Definitions, *, target: Collection[str] = ()) -> list[str]:
         return [told(item.change) for item in self.plan(definitions, target=target).changes]
@@ -116,6 +118,13 @@ class Warehouse:
         known = objects if recorded else relation.recorded
         self._put(replace(relation, objects=objects, recorded=known))
 
+    def leave_unread(self, name: str) -> None:
+        """Take the entity as unchanged, so that nothing of it is read."""
+        tables = {(SCHEMA, table) for table in self.records[name].table_names}
+        relations = {k: r for k, r in self.facts.relations.items() if k not in tables}
+        self._set(relations)
+        self.facts = replace(self.facts, unchanged=self.facts.unchanged | {name})
+
     def drop(self, name: str, *, schema: str = SCHEMA) -> None:
         """Do by hand: drop the table or view."""
         relations = {k: r for k, r in self.facts.relations.items() if k != (schema, name)}
@@ -153,6 +162,13 @@ class Warehouse:
         if self.rows:
             filled = frozenset(name for schema, name in relations if schema == SCHEMA)
             self.facts = replace(self.facts, filled=filled)
+
+
+def _completed(drafted: Draft, violations: Iterable[int]) -> Plan:
+    asked = zip((check for check, _ in drafted.checks), violations, strict=False)
+    results = [CheckResult(check=check, violations=count) for check, count in asked]
+    counts = {name: SeedCounts(inserted=1) for name in drafted.seed_questions}
+    return complete(drafted, results=results, seed_counts=counts)
 
 
 def _columns_after(plan: Plan, before: Mapping[str, set[str]]) -> dict[str, set[str]]:
