@@ -111,29 +111,37 @@ async def apply_plan(
         PartlyApplied: some steps ran; run again to go on.
         WarehouseError: the connection was lost; run again to go on.
     """
-    async with alone(
-        conn,
-        purpose=LOCK_PURPOSE,
-        schema=schemas.config,
-        timeout_s=patience.writer_lock_s,
-        doing="applying a plan to",
-    ):
-        fresh = await make_plan(
+    try:
+        async with alone(
             conn,
-            definitions,
-            schemas=schemas,
-            target=target,
-            statement_timeout_s=patience.statement_s,
-        )
-        _refuse_stale(plan, fresh)
-        refuse_blocked(fresh, allowances)
-        if not approved:
-            refuse_hazards(fresh, definitions, allowances)
-        journal = Journal(conn, schemas)
-        await journal.close_interrupted()
-        if fresh.is_empty:
-            return Applied(plan=fresh, steps=0, deployment_id=None)
-        return await _carry_out(conn, fresh, journal, schemas, actor, patience, tell)
+            purpose=LOCK_PURPOSE,
+            schema=schemas.config,
+            timeout_s=patience.writer_lock_s,
+            doing="applying a plan to",
+        ):
+            fresh = await make_plan(
+                conn,
+                definitions,
+                schemas=schemas,
+                target=target,
+                statement_timeout_s=patience.statement_s,
+            )
+            _refuse_stale(plan, fresh)
+            refuse_blocked(fresh, allowances)
+            if not approved:
+                refuse_hazards(fresh, definitions, allowances)
+            journal = Journal(conn, schemas)
+            await journal.close_interrupted()
+            if fresh.is_empty:
+                return Applied(plan=fresh, steps=0, deployment_id=None)
+            return await _carry_out(conn, fresh, journal, schemas, actor, patience, tell)
+    except psycopg.Error as error:
+        if not conn.closed:
+            raise
+        raise WarehouseError(
+            "the connection to the warehouse was lost before the first step",
+            hint="Nothing was changed; run again",
+        ) from error
 
 
 def _refuse_stale(plan: Plan | None, fresh: Plan) -> None:
@@ -196,11 +204,11 @@ async def _carry_out(
     run = _Run(conn, script, journal, patience, tell)
     try:
         steps = await run.all_steps()
+        await journal.succeed()
     except (MdmError, psycopg.Error) as error:
         problem = _translated(error, run)
         await journal.fail(problem)
         raise problem from error
-    await journal.succeed()
     fault.reach("end")
     return Applied(plan=plan, steps=steps, deployment_id=deployment_id)
 
