@@ -116,7 +116,7 @@ class Warehouse:
         else:
             objects[part][name] = {**objects[part].get(name, {}), **facts}
         known = objects if recorded else relation.recorded
-        self._put(replace(relation, objects=objects, recorded=known))
+        self.put(replace(relation, objects=objects, recorded=known))
 
     def leave_unread(self, name: str) -> None:
         """Take the entity as unchanged, so that nothing of it is read."""
@@ -130,7 +130,8 @@ class Warehouse:
         relations = {k: r for k, r in self.facts.relations.items() if k != (schema, name)}
         self._set(relations, mismatched={(schema, name)})
 
-    def _put(self, relation: LiveRelation) -> None:
+    def put(self, relation: LiveRelation) -> None:
+        """Do by hand: let *relation* stand under its name."""
         key = (relation.schema, relation.name)
         self._set({**self.facts.relations, key: relation}, mismatched={key})
 
