@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 @click.option("--allow", multiple=True, metavar="CODE:ENTITY", help="Allow a hazard; repeatable.")
 @click.option("--target", multiple=True, metavar="ENTITY", help="Only this entity; repeatable.")
 @click.option(
+    "--dir",
+    "moved_to",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the definitions of a saved plan are now, if not where it was made.",
+)
+@click.option(
     "--lock-timeout",
     type=float,
     default=0.0,
@@ -42,6 +49,7 @@ def apply(
     auto_approve: bool,
     allow: tuple[str, ...],
     target: tuple[str, ...],
+    moved_to: Path | None,
     lock_timeout: float,
     as_json: bool,
 ) -> None:
@@ -51,7 +59,9 @@ def apply(
     the project's policy lets through; each further hazard must be allowed by its code.
     """
     saved = _saved(source, target)
-    directory = saved.directory if saved else source
+    if moved_to is not None and saved is None:
+        raise click.UsageError("--dir goes with a saved plan; name the folder itself instead")
+    directory = (moved_to or _standing(saved)) if saved else source
     chosen = saved.target if saved else target
     applied = asyncio.run(
         _apply(directory, saved, chosen, allow, auto_approve, lock_timeout, as_json)
@@ -67,6 +77,17 @@ def _saved(source: Path, target: tuple[str, ...]) -> SavedPlan | None:
     if target:
         raise click.UsageError("a saved plan has its own targets; leave --target out")
     return SavedPlan.read(source)
+
+
+def _standing(saved: SavedPlan) -> Path:
+    if not saved.directory.is_dir():
+        from mdm_gitops.errors import InputError
+
+        raise InputError(
+            f"the saved plan was made in {saved.directory}, which is not there",
+            hint="Say where its definitions are now with --dir",
+        )
+    return saved.directory
 
 
 async def _apply(
