@@ -332,6 +332,8 @@ class ValidateCheck(Change):
     kind: ClassVar[str] = "validate-check"
     table: str
     check: str
+    rule: Check | None = None  # what it says, so that the rows that break it can be counted
+    column_type: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,6 +380,7 @@ class ValidateForeignKey(Change):
     kind: ClassVar[str] = "validate-foreign-key"
     table: str
     foreign_key: str
+    rule: ForeignKey | None = None  # as of a check
 
 
 class ObjectKind(StrEnum):

@@ -218,7 +218,13 @@ def _diff_checks(
     for live, check in kept:
         yield from _follow(ObjectKind.CONSTRAINT, desired.name, live.name, check.name, entity)
         if not live.validated:
-            yield ValidateCheck(entity=entity, table=desired.name, check=check.name)
+            yield ValidateCheck(
+                entity=entity,
+                table=desired.name,
+                check=check.name,
+                rule=check,
+                column_type=desired.columns[check.column].type,
+            )
     for check in new:
         yield AddCheck(
             entity=entity,
@@ -263,7 +269,9 @@ def _diff_foreign_keys(
     for live, key in kept:
         yield from _follow(ObjectKind.CONSTRAINT, desired.name, live.name, key.name, entity)
         if not live.validated:
-            yield ValidateForeignKey(entity=entity, table=desired.name, foreign_key=key.name)
+            yield ValidateForeignKey(
+                entity=entity, table=desired.name, foreign_key=key.name, rule=key
+            )
     for key in new:
         yield AddForeignKey(
             entity=entity, table=desired.name, foreign_key=key, online=seen.has_rows

@@ -23,6 +23,7 @@ from mdm_gitops.plan.changes import (
 )
 from mdm_gitops.plan.diff import Seen
 from mdm_gitops.plan.facts import Facts
+from mdm_gitops.plan.physical import Check, ForeignKey
 from mdm_gitops.plan.plan import DataCheck, Violation
 
 
@@ -69,9 +70,30 @@ def data_checks(
         case AddForeignKey(online=True):
             yield from _reference(change, changes, seen, facts, definitions)
         case ValidateCheck() | ValidateForeignKey():
-            return  # its rows were counted when it was added; the step itself proves the rest
+            # Rows may have come between the count and the rule: it holds for new rows only.
+            for added in _as_added(change):
+                yield from data_checks(
+                    added, changes=changes, seen=seen, facts=facts, definitions=definitions
+                )
         case _:
             return
+
+
+def _as_added(change: ValidateCheck | ValidateForeignKey) -> Iterator[Change]:
+    """Yield the change with which the rule that is not proven yet would begin."""
+    match change:
+        case ValidateCheck(rule=Check() as check):
+            yield AddCheck(
+                entity=change.entity,
+                table=change.table,
+                check=check,
+                column_type=change.column_type,
+                online=True,
+            )
+        case ValidateForeignKey(rule=ForeignKey() as key):
+            yield AddForeignKey(
+                entity=change.entity, table=change.table, foreign_key=key, online=True
+            )
 
 
 def _table(name: str, changes: Sequence[Change], seen: Mapping[str, Seen]) -> _Table | None:
@@ -120,15 +142,14 @@ def _required(
     change: SetRequired, changes: Sequence[Change], seen: Mapping[str, Seen]
 ) -> Iterator[DataCheck]:
     table = _table(change.table, changes, seen)
-    if table is not None and change.column in table.sources:
-        source = table.sources[change.column]
-        yield DataCheck(
-            violation=Violation.IS_NULL,
-            entity=change.entity,
-            column=change.column,
-            table=table.name,
-            columns=(source.column,),
-        )
+    assert table is not None, "where there are no rows, nothing is proven online"
+    yield DataCheck(
+        violation=Violation.IS_NULL,
+        entity=change.entity,
+        column=change.column,
+        table=table.name,
+        columns=(table.sources[change.column].column,),
+    )
 
 
 def _rule(
@@ -139,7 +160,8 @@ def _rule(
 ) -> Iterator[DataCheck]:
     table = _table(change.table, changes, seen)
     column = change.check.column
-    if table is not None and column in table.sources:
+    assert table is not None, "where there are no rows, nothing is proven online"
+    if column in table.sources:
         source = table.sources[column]
         yield DataCheck(
             violation=Violation.BREAKS_RULE,
@@ -207,9 +229,7 @@ def _reference(
         if sources is not None:
             target_column = sources.sources[key.target_column].column
             target_cast = sources.sources[key.target_column].cast
-    elif (target is None and facts.table(key.target_table) is not None) or (
-        target is None and key.target_table in facts.unchanged
-    ):
+    elif target is None and _stands(key.target_table, facts):
         target_table, target_column = key.target_table, key.target_column
     yield DataCheck(
         violation=Violation.REFERS_TO_NOTHING,
@@ -226,6 +246,11 @@ def _reference(
     )
 
 
+def _stands(table: str, facts: Facts) -> bool:
+    """Whether a main table that this plan does not look at is there."""
+    return table in facts.unchanged or facts.table(table) is not None
+
+
 def _seeded(entity: str, column: str, definitions: Definitions) -> tuple[object, ...]:
     """Return the values that the target's seed file will bring."""
     seed, target = definitions.seeds.get(entity), definitions.entity(entity)
@@ -237,8 +262,6 @@ def _seeded(entity: str, column: str, definitions: Definitions) -> tuple[object,
 
 
 def _masked(entity: str, columns: Sequence[str], definitions: Definitions) -> bool:
-    definition = definitions.entity(entity)
-    if definition is None:
-        return False
+    definition = definitions.entities[entity]
     found = (definition.column(name) for name in columns)
     return any(column is not None and column.restricted for column in found)

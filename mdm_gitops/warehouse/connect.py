@@ -9,8 +9,8 @@ statement. What the URL itself says (``?options=-c ...``) has the last word on t
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -275,6 +275,39 @@ def connection_failed(url: str, error: psycopg.Error) -> WarehouseError:
     reason = _reason(error, str(parts.get("password") or ""))
     hint = next((hint for words, hint in _HINTS if words in reason.lower()), "")
     return WarehouseError(f"cannot connect to {_place(parts)}: {reason}", hint=hint)
+
+
+@contextmanager
+def in_our_words(doing: str) -> Iterator[None]:
+    """Translate what the driver raises inside; *doing* is what then did not work, for a person.
+
+    Raises:
+        WarehouseError: instead of any error of the driver.
+    """
+    try:
+        yield
+    except psycopg.errors.QueryCanceled:
+        raise WarehouseError(
+            f"{doing} took longer than a statement may",
+            hint="allow more with Mdm__Apply__StatementTimeoutSeconds, or look for a busy server",
+            code="QUERY_TIMEOUT",
+        ) from None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _unusable(
+            f"{doing} failed: {_primary(error)}",
+            hint="the role of Mdm__Database__Url must own the schemas of config and entity data",
+        ) from None
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise WarehouseError(
+            f"{doing} failed: {_primary(error)}", hint="run it again when the server answers"
+        ) from None
+    except psycopg.Error as error:
+        raise _unusable(f"{doing} failed: {_primary(error)}", hint="") from error
+
+
+def _primary(error: psycopg.Error) -> str:
+    text = error.diag.message_primary or str(error).partition("\n")[0]
+    return text.strip().rstrip(".") or "the connection was lost"
 
 
 _HINTS: Final = (

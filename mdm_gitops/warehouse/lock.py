@@ -17,6 +17,7 @@ from typing import Any, Final
 from psycopg import AsyncConnection
 
 from mdm_gitops.errors import WarehouseLocked
+from mdm_gitops.warehouse.connect import in_our_words
 
 _PAUSE_S: Final = 0.1
 
@@ -29,20 +30,27 @@ async def alone(
 
     Raises:
         WarehouseLocked: somebody else still held it after *timeout_s*.
+        WarehouseError: instead of an error of the driver that nobody inside has translated.
     """
-    key, deadline = lock_key(purpose, schema), time.monotonic() + timeout_s
+    key, doing = lock_key(purpose, schema), f"{doing} schema {schema}"
+    with in_our_words(doing):
+        await _taken(conn, key, timeout_s, doing)
+        try:
+            yield
+        finally:
+            if not conn.broken and not conn.closed:
+                await conn.execute("SELECT pg_advisory_unlock(%s)", [key])
+
+
+async def _taken(conn: AsyncConnection[Any], key: int, timeout_s: float, doing: str) -> None:
+    deadline = time.monotonic() + timeout_s
     while not await try_lock(conn, key):
         if time.monotonic() >= deadline:
             raise WarehouseLocked(
-                f"another program is {doing} schema {schema}, and still was after {timeout_s:.0f} s",
+                f"another program is {doing}, and still was after {timeout_s:.0f} s",
                 hint="Wait for it to end, then try again",
             )
         await asyncio.sleep(_PAUSE_S)
-    try:
-        yield
-    finally:
-        if not conn.broken and not conn.closed:
-            await conn.execute("SELECT pg_advisory_unlock(%s)", [key])
 
 
 async def try_lock(conn: AsyncConnection[Any], key: int) -> bool:

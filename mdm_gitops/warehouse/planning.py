@@ -11,12 +11,13 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from mdm_gitops.model import Definitions
-from mdm_gitops.plan.build import complete, draft
+from mdm_gitops.plan.build import Draft, complete, draft
 from mdm_gitops.plan.changes import SeedCounts
-from mdm_gitops.plan.plan import Plan
+from mdm_gitops.plan.plan import CheckResult, Plan
 from mdm_gitops.plan.seeds import SeedQuestion
 from mdm_gitops.warehouse.catalog import read_facts
 from mdm_gitops.warehouse.checks import run_checks
+from mdm_gitops.warehouse.connect import in_our_words
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.seed_counts import count_seed
 
@@ -32,7 +33,24 @@ async def make_plan(
     """Return what would change if *definitions* were applied now; *target* limits it to entities.
 
     *conn* must be in autocommit mode; *statement_timeout_s* bounds each question to the rows.
+
+    Raises:
+        WarehouseError: the server was lost, too slow, or did not let us look.
     """
+    with in_our_words("planning"):
+        drafted, results, counts = await _asked(
+            conn, definitions, schemas, target, statement_timeout_s
+        )
+    return complete(drafted, results=results, seed_counts=counts)
+
+
+async def _asked(
+    conn: AsyncConnection[Any],
+    definitions: Definitions,
+    schemas: Schemas,
+    target: Collection[str],
+    statement_timeout_s: float,
+) -> tuple[Draft, list[CheckResult], Mapping[str, SeedCounts]]:
     async with conn.transaction():
         await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         await conn.execute(f"SET LOCAL statement_timeout = {round(statement_timeout_s * 1000)}")
@@ -41,8 +59,7 @@ async def make_plan(
         checks = [check for check, _ in drafted.checks]
         found = await run_checks(conn, checks, schemas=schemas)
         counts = await _seed_counts(conn, drafted.seed_questions, schemas)
-    results = [found[check] for check in checks]
-    return complete(drafted, results=results, seed_counts=counts)
+    return drafted, [found[check] for check in checks], counts
 
 
 async def _seed_counts(
