@@ -112,7 +112,10 @@ NEW_INDEX = "add-index item table=item index=(unique item__uq_a on a) online=Tru
             "ck_a_length",
             {"validated": False},
             "altered check ck_a_length has not been validated",
-            ["validate-check item table=item check=ck_a_length"],
+            [
+                "validate-check item table=item check=ck_a_length rule=(ck_a_length 3)"
+                " column_type=text"
+            ],
         ),
         (
             "constraints",
@@ -133,7 +136,7 @@ NEW_INDEX = "add-index item table=item index=(unique item__uq_a on a) online=Tru
             "fk_o",
             {"validated": False},
             "altered foreign key fk_o has not been validated",
-            ["validate-foreign-key item table=item foreign_key=fk_o"],
+            ["validate-foreign-key item table=item foreign_key=fk_o rule=(o to item.code)"],
         ),
         *(
             (
