@@ -35,6 +35,7 @@ NEW_KEY = [
     "drop-foreign-key item table=item foreign_key=(o to item.code)",
     "add-foreign-key item table=item foreign_key=(o to item.code) online=True",
 ]
+PROOF = "validate-check item table=item check=ck_a_length rule=(ck_a_length 3) column_type=text"
 NEW_INDEX = "add-index item table=item index=(unique item__uq_a on a) online=True"
 
 
@@ -113,8 +114,10 @@ NEW_INDEX = "add-index item table=item index=(unique item__uq_a on a) online=Tru
             {"validated": False},
             "altered check ck_a_length has not been validated",
             [
-                "validate-check item table=item check=ck_a_length rule=(ck_a_length 3)"
-                " column_type=text"
+                (
+                    "validate-check item table=item check=ck_a_length rule=(ck_a_length 3)"
+                    " column_type=text"
+                )
             ],
         ),
         (
