@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from mdm_gitops.plan.live import ByHand, LiveTable
 from mdm_gitops.plan.physical import Check, ForeignKey, Index, Table
@@ -76,7 +77,7 @@ def _rule_drift(live: LiveTable, expected: Table) -> Iterator[tuple[DriftKind, s
     standing = {rule.name for rule in found.values()}
     yield from _primary_key_drift(live.table, expected)
     for rule in _rules(expected):
-        what = f"{_word(rule)} {rule.name}"
+        what = f"{_WORDS[type(rule)]} {rule.name}"
         there = found.get(rule.spec)
         if rule.name in live.altered:
             continue
@@ -104,11 +105,4 @@ def _rules(table: Table) -> tuple[Check | Index | ForeignKey, ...]:
     return (*table.checks, *table.indexes, *table.foreign_keys)
 
 
-def _word(rule: Check | Index | ForeignKey) -> str:
-    match rule:
-        case Check():
-            return "check"
-        case Index():
-            return "index"
-        case ForeignKey():
-            return "foreign key"
+_WORDS: Final = {Check: "check", Index: "index", ForeignKey: "foreign key"}

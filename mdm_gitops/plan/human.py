@@ -27,10 +27,6 @@ _TYPES: Final = MappingProxyType(
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def number(value: int) -> str:
-    return f"{value:,}"
-
-
 def plural(count: int, noun: str, many: str = "") -> str:
     """Return ``1 row``, ``2,000 rows``; *many* where the plural is not *noun* and an s."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
@@ -49,10 +45,10 @@ def size(size_bytes: int) -> str:
     if size_bytes < 1_024:
         return plural(size_bytes, "byte")
     amount = float(size_bytes)
-    for unit in _UNITS:
-        amount /= 1_024
-        if amount < 1_023.5 or unit == _UNITS[-1]:
-            break
+    units = iter(_UNITS)
+    unit = ""
+    while amount >= 1_023.5 and (larger := next(units, "")):
+        amount, unit = amount / 1_024, larger
     return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
 
 

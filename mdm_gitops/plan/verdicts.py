@@ -97,9 +97,8 @@ def _target(check: DataCheck) -> str:
 
 
 def _new_type(check: DataCheck) -> str:
-    for _, new in check.casts.values():
-        return data_type(new)
-    return data_type(str(check.argument or "the new type"))
+    [(_, new)] = check.casts.values()
+    return data_type(new)
 
 
 def _rule_broken(check: DataCheck, count: int) -> str:
@@ -116,7 +115,7 @@ def _rule_broken(check: DataCheck, count: int) -> str:
         case RuleKind.LENGTH:
             return f"{_are(count)} longer than {plural(check.argument, 'character')}"
         case _:
-            return f"{'breaks' if count == 1 else 'break'} the rule"
+            raise AssertionError("a helper is no rule of a definition")
 
 
 def sample_words(sample: Any) -> str:

@@ -290,10 +290,8 @@ def rule_words(check: Check) -> str:
             return range_words(argument)
         case RuleKind.LENGTH:
             return f"at most {plural(argument, 'character')}"
-        case RuleKind.REQUIRED:
-            return "required"
-        case RuleKind.CASTABLE:
-            return f"can become {data_type(str(argument))}"
+        case RuleKind.REQUIRED | RuleKind.CASTABLE:
+            raise AssertionError("a helper is no rule of a definition")
 
 
 def _values(values: Sequence[Any]) -> str:

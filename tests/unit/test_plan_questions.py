@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -252,3 +253,49 @@ def test_an_answer_goes_with_the_change_that_it_blocks() -> None:
     assert [refusal.message for refusal in plan.refusals] == ["item: 3 rows are null in a"]
     with pytest.raises(ValueError, match="zip"):
         warehouse.answered(after, [3])
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "facts", "violation"),
+    [
+        ("constraints", "ck_a_length", {"validated": False}, Violation.BREAKS_RULE),
+        ("constraints", "fk_o", {"validated": False}, Violation.REFERS_TO_NOTHING),
+        ("indexes", "item__uq_a", {"valid": False}, Violation.IS_DUPLICATE),
+        ("indexes", "item__ix_o", {"valid": False}, None),
+    ],
+)
+def test_what_an_interrupted_run_left_unproven(
+    part: str, name: str, facts: dict[str, Any], violation: Violation | None
+) -> None:
+    wanted = definitions(
+        entity(
+            "item",
+            column("a", unique=True, maxLength=3),
+            column("o", reference={"entity": "item"}),
+        )
+    )
+    for rows in (True, False):
+        warehouse = Warehouse(wanted, rows=rows)
+        warehouse.alter("item", part, name, facts)
+        asked = [question.violation for question, _ in warehouse.draft(wanted).checks]
+        assert asked == ([violation] if rows and violation else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "new_key", "asked_of"),
+    [
+        (column("k"), column("k", unique=True), ("other", "k")),
+        (column("k", "int"), column("k", unique=True), (None, None)),
+    ],
+    ids=["as-it-stands", "it-comes-in-the-flip"],
+)
+def test_a_target_without_rows(
+    key: Documents, new_key: Documents, asked_of: tuple[str | None, str | None]
+) -> None:
+    warehouse = Warehouse(definitions(entity("item", column("o")), entity("other", key)))
+    warehouse.facts = replace(warehouse.facts, filled=frozenset({"item"}))
+    drafted = warehouse.draft(definitions(refers(column="k"), entity("other", new_key)))
+    [(asked, _)] = drafted.checks
+    assert asked.violation is Violation.REFERS_TO_NOTHING
+    assert (asked.target_table, asked.target_column) == asked_of
+    assert asked.target_cast is None
