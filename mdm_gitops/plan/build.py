@@ -337,9 +337,10 @@ class _Planner:
     # --- renames that meet ---
 
     def _step_aside(self) -> None:
+        tables = self._aside_tables()
         for work in self.works:
             work.moves.changes = [
-                replace(c, tables=tuple(self._aside_tables()[r.old] for r in c.tables))
+                replace(c, tables=tuple(tables[r.old] for r in c.tables))
                 if isinstance(c, RenameEntity)
                 else c
                 for c in work.moves.changes
@@ -429,21 +430,7 @@ class _Planner:
             by_entity[work.name] = [*by_entity.get(work.name, ()), *work.changes]
         changes = [change for name in sorted(by_entity) for change in by_entity[name]]
         changes = _objects_aside(changes)
-        return [self._linked_later(change, changes) for change in changes]
-
-    def _linked_later(self, change: Change, changes: list[Change]) -> Change:
-        """A foreign key whose unique index is built online has to wait for it."""
-        if not isinstance(change, AddForeignKey) or change.online:
-            return change
-        key = change.foreign_key
-        waits = any(
-            isinstance(other, AddIndex)
-            and other.online
-            and other.table == key.target_table
-            and other.index.columns == (key.target_column,)
-            for other in changes
-        )
-        return replace(change, online=True) if waits else change
+        return list(_linked_later(changes))
 
     def _new_names(self) -> Iterator[tuple[str, str]]:
         for desired, _ in self.created:
@@ -638,6 +625,20 @@ def _objects_aside(changes: list[Change]) -> list[Change]:
         else c
         for c in changes
     ]
+
+
+def _linked_later(changes: list[Change]) -> Iterator[Change]:
+    """Let a foreign key whose unique index is built online wait for it."""
+    built_online = {
+        (c.table, c.index.columns) for c in changes if isinstance(c, AddIndex) and c.online
+    }
+    for change in changes:
+        if isinstance(change, AddForeignKey) and not change.online:
+            key = change.foreign_key
+            if (key.target_table, (key.target_column,)) in built_online:
+                yield replace(change, online=True)
+                continue
+        yield change
 
 
 def _preparing(touched: list[_Work], changes: list[Change]) -> Iterator[tuple[int, RecordedEntity]]:

@@ -214,6 +214,7 @@ class _Entities:
             and self.directives.get(name) != fold(r.definition.renamed_from)
         }
         self.claimed: dict[str, RecordedEntity] = {}
+        self.taken: set[int] = set()
         self.refusals: list[Refusal] = []
 
     def resolve(self) -> EntityResolution:
@@ -229,17 +230,15 @@ class _Entities:
             for name in self.entities:
                 if name not in self.claimed:
                     self._claim(name, step(name))
-        taken = {record.entity_id for record in self.claimed.values()}
-        removed = tuple(r for r in self.active.values() if r.entity_id not in taken)
+        removed = tuple(r for r in self.active.values() if r.entity_id not in self.taken)
         return EntityResolution(
             records=self.claimed, removed=removed, refusals=tuple(self.refusals)
         )
 
     def _claim(self, name: str, record: RecordedEntity | None) -> None:
-        if record is not None and all(
-            r.entity_id != record.entity_id for r in self.claimed.values()
-        ):
+        if record is not None and record.entity_id not in self.taken:
             self.claimed[name] = record
+            self.taken.add(record.entity_id)
 
     def _revert_to_the_letter(self) -> None:
         """A definition that was deployed before is the entity that it was then."""

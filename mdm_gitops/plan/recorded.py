@@ -149,13 +149,15 @@ def _column_document(column: RecordedColumn) -> dict[str, Any]:
     }
 
 
-def from_document(document: Mapping[str, Any]) -> RecordedEntity:
-    """Read back what ``to_document`` wrote."""
+def from_document(
+    document: Mapping[str, Any], *, definition: Entity | None = None
+) -> RecordedEntity:
+    """Read back what ``to_document`` wrote; a *definition* that is given need not be in it."""
     return RecordedEntity(
         entity_id=document["entityId"],
         name=document["name"],
         state=EntityState(document["state"]),
-        definition=Entity.model_validate(document["definition"]),
+        definition=definition or Entity.model_validate(document["definition"]),
         desired_hash=document["desiredHash"],
         targets=MappingProxyType({c: (t[0], t[1]) for c, t in document["targets"].items()}),
         columns=tuple(_column(column) for column in document["columns"]),

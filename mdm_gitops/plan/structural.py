@@ -28,22 +28,37 @@ _SOME_ROWS = TableSize(rows=1, size_bytes=0)
 
 def structural_plan(old: Definitions, new: Definitions, *, data_schema: str = "mdm_data") -> Plan:
     """Return what changes from *old* to *new*."""
-    facts = deployed(old, data_schema=data_schema)
+    unchanged = _unchanged(desired_entities(old), desired_entities(new))
+    facts = deployed(old, data_schema=data_schema, unchanged=unchanged)
     drafted = draft(new, facts)
     counts = {name: _seed_difference(old, new, name) for name in drafted.seed_questions}
     unasked = replace(drafted, checks=(), sizes=MappingProxyType({}))
     return complete(unasked, results=(), seed_counts=counts)
 
 
-def deployed(definitions: Definitions, *, data_schema: str) -> Facts:
-    """Return the facts of a warehouse in which *definitions* have just been deployed."""
+def _unchanged(
+    old: Mapping[str, DesiredEntity], new: Mapping[str, DesiredEntity]
+) -> frozenset[str]:
+    both = old.keys() & new.keys()
+    return frozenset(name for name in both if old[name].desired_hash == new[name].desired_hash)
+
+
+def deployed(
+    definitions: Definitions, *, data_schema: str, unchanged: frozenset[str] = frozenset()
+) -> Facts:
+    """Return the facts of a warehouse in which *definitions* have just been deployed.
+
+    Nothing is told of the tables of *unchanged* entities, as when a live warehouse is read.
+    """
     desired = desired_entities(definitions)
     relations: dict[tuple[str, str], LiveRelation] = {}
     for entity in desired.values():
-        relations.update(_relations(entity, data_schema))
+        if entity.name not in unchanged:
+            relations.update(_relations(entity, data_schema))
     tables = [name for schema, name in relations if schema == data_schema]
     return Facts(
         data_schema=data_schema,
+        unchanged=unchanged,
         records=tuple(
             _deployed_record(entity, number) for number, entity in enumerate(desired.values(), 1)
         ),

@@ -56,7 +56,12 @@ SELECT coalesce(l.schema_name, d.schema_name), coalesce(l.relation_name, d.relat
  ORDER BY 1, 2
 """
 
-_RECORDS = "SELECT record FROM {config}.entity ORDER BY entity_id"
+# The definition is most of a record, and that of an unchanged entity is known.
+_RECORDS = """
+SELECT CASE WHEN state <> 'removed' AND name = ANY (%(known)s::text[])
+            THEN record - 'definition' ELSE record END
+  FROM {config}.entity ORDER BY entity_id
+"""
 
 _RELATIONS = """
 SELECT l.schema_name, l.relation_name, l.kind, l.objects, d.objects
@@ -124,7 +129,8 @@ async def read_facts(
     facts = _stored_facts(stored, looks, unchanged, schemas)
     if len(unchanged) == len(desired) == len(stored["entities"]):
         return facts
-    records = await _records(conn, schemas)
+    definitions_known = {name: desired[name].entity for name in unchanged}
+    records = await _records(conn, schemas, definitions_known)
     return await _with_details(conn, facts, records, desired, all_schemas, schemas)
 
 
@@ -231,9 +237,17 @@ def _grant(row: Mapping[str, Any]) -> PermissionGrant:
     )
 
 
-async def _records(conn: AsyncConnection[Any], schemas: Schemas) -> tuple[RecordedEntity, ...]:
-    cursor = await conn.execute(_formatted(_RECORDS, schemas))
-    return tuple(from_document(row[0]) for row in await cursor.fetchall())
+async def _records(
+    conn: AsyncConnection[Any], schemas: Schemas, known: Mapping[str, Entity]
+) -> tuple[RecordedEntity, ...]:
+    """Return all records; *known* definitions, by name, are what the records of these hold."""
+    cursor = await conn.execute(_formatted(_RECORDS, schemas), {"known": list(known)})
+    return tuple(_record(row[0], known) for row in await cursor.fetchall())
+
+
+def _record(document: Mapping[str, Any], known: Mapping[str, Entity]) -> RecordedEntity:
+    whole = "definition" in document
+    return from_document(document, definition=None if whole else known[document["name"]])
 
 
 async def _with_details(
