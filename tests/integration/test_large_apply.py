@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from psycopg import AsyncConnection
 
 from mdm_gitops.errors import PlanRefused, WarehouseError
-from mdm_gitops.model import Definitions
-from mdm_gitops.source import read_tree
 from tests.support import warehouses as on
+from tests.support.many import many
 
 pytestmark = pytest.mark.anyio
 
@@ -28,32 +26,13 @@ CREATE TRIGGER refuse BEFORE INSERT ON mdm.entity FOR EACH ROW EXECUTE FUNCTION 
 """
 
 
-def entities(count: int) -> Definitions:
-    project = {"name": "lab", "apiVersion": "mdm-gitops/v1", "domains": [{"name": "lab"}]}
-    files = {"mdm.yaml": json.dumps(project).encode()}
-    for number in range(count):
-        entity = {
-            "name": f"e{number}",
-            "domain": "lab",
-            "historyEnabled": True,
-            "keyColumns": ["code"],
-            "columns": [
-                {"name": "code", "dataType": "string", "nullable": False},
-                {"name": "note", "dataType": "string", "pattern": "[;'%]*", "default": "';%'"},
-                {"name": "up", "dataType": "string", "reference": {"entity": f"e{number // 2}"}},
-            ],
-        }
-        files[f"entities/e{number}.yaml"] = json.dumps(entity).encode()
-    return read_tree(files)
-
-
 async def _scalar(conn: AsyncConnection[Any], query: str) -> Any:
     row = await (await conn.execute(query.encode())).fetchone()
     return row and row[0]
 
 
 async def test_many_statements_do_what_each_does(conn: AsyncConnection[Any]) -> None:
-    definitions = entities(COUNT)
+    definitions = many(COUNT)
     await on.apply(conn, definitions)
     plan = await on.plan(conn, definitions)
     assert (plan.changes, plan.drift) == ((), ())
@@ -66,7 +45,7 @@ async def test_the_error_is_that_of_the_statement_and_nothing_is_left(
 ) -> None:
     await conn.execute(RAISING.format(name=name, code="P0001", hint="").encode())
     with pytest.raises(PlanRefused, match=f"failed: no {name}$"):
-        await on.apply(conn, entities(COUNT))
+        await on.apply(conn, many(COUNT))
     tables = "SELECT count(*) FROM pg_class WHERE relnamespace = 'mdm_data'::regnamespace"
     assert await _scalar(conn, tables) == 0
     assert await _scalar(conn, "SELECT count(*) FROM mdm.entity") == 0
@@ -78,6 +57,6 @@ async def test_a_server_with_too_few_locks_is_told_apart(conn: AsyncConnection[A
     hint = 'You might need to increase "max_locks_per_transaction".'
     await conn.execute(RAISING.format(name="e1", code="53200", hint=hint).encode())
     with pytest.raises(WarehouseError, match="cannot lock so many tables") as caught:
-        await on.apply(conn, entities(2))
+        await on.apply(conn, many(2))
     assert "max_locks_per_transaction" in caught.value.hint
     assert await _scalar(conn, "SELECT count(*) FROM mdm.entity") == 0
