@@ -53,7 +53,7 @@ demo: $(READY) ## the product in one minute; leaves nothing running
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 test: lint ## lint, types, layers and all tests, on PostgreSQL PG=18 or 16
-	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest --numprocesses 2 -m "not soak" $(ARGS)
+	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not soak" $(ARGS)
 
 lint: $(READY) ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
