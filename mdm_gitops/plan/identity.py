@@ -3,7 +3,8 @@
 An identity is kept, renamed (by ``renamedFrom``, or back when that directive is withdrawn),
 restored from its archive when its name returns, or new. The rules, first match wins:
 
-1. The whole definition was deployed before, to the letter: each name is what it was then.
+1. The whole definition was deployed before, to the letter: each name is what it was then (an
+   entity only if no directive and no entity that keeps its name has the better claim).
 2. A directive ``new renamedFrom old``: the identity that has made this rename already; else the one
    named *old* now, unless *new* stands there as something else (then the author must say which).
 3. A withdrawn directive: what it had renamed goes back to its old name, if only that is asked for.
@@ -241,34 +242,74 @@ class _Entities:
             self.taken.add(record.entity_id)
 
     def _revert_to_the_letter(self) -> None:
-        """A definition that was deployed before is the entity that it was then."""
+        """A definition that was deployed before is the entity that it was then.
+
+        Unless something else that is asked for has the better claim: a directive, or a name that
+        stays with what has it now. So a copy of an entity that was renamed is a new entity.
+        """
+        found = self._deployed_before()
+        while stays := {name for name, r in found.items() if self._stays(name, r, found)}:
+            found = {name: record for name, record in found.items() if name not in stays}
+        for name, record in found.items():
+            self._claim(name, record)
+
+    def _stays(
+        self, name: str, record: RecordedEntity, found: Mapping[str, RecordedEntity]
+    ) -> bool:
+        """Whether the present name of *record* is another one that is asked for, and stays its."""
+        if self.directives.get(name) and record is self._directed(name):
+            return False
+        if record.state is EntityState.REMOVED or record.name == name:
+            return False
+        return record.name in self.entities and found.get(record.name, record) is record
+
+    def _deployed_before(self) -> dict[str, RecordedEntity]:
+        """Return by name what each definition was; no record twice."""
+        known = self._known()
+        found: dict[str, RecordedEntity] = {}
+        for name in self.directives:
+            directed = self._directed(name)
+            if directed is not None and (name not in known or directed in known[name]):
+                found[name] = directed
+        for name in sorted(known, key=lambda name: name not in self.active):
+            free = [r for r in known[name] if all(r is not f for f in found.values())]
+            if name not in found and free:
+                found[name] = max(free, key=lambda r: self._likeness(r, name))
+        return {name: record for name, record in found.items() if name in known}
+
+    def _likeness(self, record: RecordedEntity, name: str) -> tuple[object, ...]:
+        """Two identities can have had the same definition one after the other: what stands goes
+        before what is archived, then what would else be archived, then what has the name now."""
+        stands = record.state is not EntityState.REMOVED
+        leaves = stands and record.name not in self.entities
+        return (stands, leaves, record.name == name, record.archive_number, record.entity_id)
+
+    def _known(self) -> dict[str, list[RecordedEntity]]:
         by_definition: dict[str, list[RecordedEntity]] = {}
         for record in self.records:
             for digest, _ in record.earlier:
                 by_definition.setdefault(digest, []).append(record)
-        for name, entity in self.entities.items():
-            known = by_definition.get(entity.content_hash(), [])
-            # Two identities can have had the same definition one after the other: what stands goes
-            # before what is archived, and what has the name now before what had it once.
-            standing = [r for r in known if r.state is not EntityState.REMOVED]
-            self._claim(
-                name,
-                max(
-                    standing or known,
-                    key=lambda r: (r.name == name, r.archive_number, r.entity_id),
-                    default=None,
-                ),
-            )
+        known = {n: by_definition.get(e.content_hash(), []) for n, e in self.entities.items()}
+        return {name: records for name, records in known.items() if records}
 
-    def _by_directive(self, name: str) -> RecordedEntity | None:
-        old = self.directives.get(name)
-        if old is None:
-            return None
+    def _directed(self, name: str) -> RecordedEntity | None:
+        """Return what has followed the directive of *name*, or does so now."""
+        old = self.directives[name]
         here, source = self.active.get(name), self.active.get(old)
         if here is not None and old in here.former_names:
             return here
         if source is not None and (here is None or name in self.directives.values()):
             return source
+        return None
+
+    def _by_directive(self, name: str) -> RecordedEntity | None:
+        old = self.directives.get(name)
+        if old is None:
+            return None
+        directed = self._directed(name)
+        if directed is not None:
+            return directed
+        here, source = self.active.get(name), self.active.get(old)
         if here is not None and source is not None and old not in self.entities:
             self._refuse(
                 RefusalCode.RENAME_AMBIGUOUS,
