@@ -196,10 +196,6 @@ class Plan:
         return bool(self.refusals)
 
     @property
-    def hazards(self) -> tuple[tuple[PlannedChange, Hazard], ...]:
-        return tuple((item, hazard) for item in self.changes for hazard in item.assessment.hazards)
-
-    @property
     def worst_class(self) -> ChangeClass | None:
         order = list(ChangeClass)
         classes = [item.assessment.change_class for item in self.changes]

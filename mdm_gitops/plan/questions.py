@@ -69,31 +69,23 @@ def data_checks(
             yield from _unique(change, changes, seen, definitions)
         case AddForeignKey(online=True):
             yield from _reference(change, changes, seen, facts, definitions)
-        case ValidateCheck() | ValidateForeignKey():
-            # Rows may have come between the count and the rule: it holds for new rows only.
-            for added in _as_added(change):
-                yield from data_checks(
-                    added, changes=changes, seen=seen, facts=facts, definitions=definitions
-                )
-        case _:
-            return
-
-
-def _as_added(change: ValidateCheck | ValidateForeignKey) -> Iterator[Change]:
-    """Yield the change with which the rule that is not proven yet would begin."""
-    match change:
+        # Rows may have come between the count and the rule: it holds for new rows only.
         case ValidateCheck(rule=Check() as check):
-            yield AddCheck(
+            begun = AddCheck(
                 entity=change.entity,
                 table=change.table,
                 check=check,
                 column_type=change.column_type,
                 online=True,
             )
+            yield from _rule(begun, changes, seen, definitions)
         case ValidateForeignKey(rule=ForeignKey() as key):
-            yield AddForeignKey(
+            link = AddForeignKey(
                 entity=change.entity, table=change.table, foreign_key=key, online=True
             )
+            yield from _reference(link, changes, seen, facts, definitions)
+        case _:
+            return
 
 
 def _table(name: str, changes: Sequence[Change], seen: Mapping[str, Seen]) -> _Table | None:

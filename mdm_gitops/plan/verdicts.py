@@ -184,7 +184,7 @@ def _query(check: DataCheck) -> str:
         case Violation.CANNOT_BE_CAST, _:
             new = next(new for _, new in check.casts.values())
             condition = f"NOT pg_input_is_valid({columns[0]}::text, {_literal(new)})"
-        case Violation.IS_DUPLICATE, _:
+        case Violation.IS_DUPLICATE, _ if columns:
             keys = ", ".join(columns)
             filled = " AND ".join(f"{column} IS NOT NULL" for column in columns)
             groups = f"GROUP BY {keys} HAVING count(*) > 1"

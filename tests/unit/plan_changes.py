@@ -386,6 +386,10 @@ CHANGES: dict[str, c.Change] = {
         webhook=webhook(),
         fields=(c.FieldChange(path="entities", old=[], new=["customer"]),),
     ),
+    "change-webhook narrower from some": c.ChangeWebhook(
+        webhook=webhook(),
+        fields=(c.FieldChange(path="entities", old=["customer", "product"], new=["customer"]),),
+    ),
     "change-webhook described": c.ChangeWebhook(
         webhook=webhook(),
         fields=(c.FieldChange(path="description", old=None, new="To the CRM"),),

@@ -146,6 +146,7 @@ COSTS = {
     "change-webhook wider": ("security-widening", Lock.NONE, "", "SENDS_DATA_OUT"),
     "change-webhook all": ("security-widening", Lock.NONE, "", "SENDS_DATA_OUT"),
     "change-webhook narrower": ("safe", Lock.NONE, "", ""),
+    "change-webhook narrower from some": ("safe", Lock.NONE, "", ""),
     "change-webhook described": ("safe", Lock.NONE, "", ""),
     "remove-webhook": ("breaking", Lock.NONE, "", ""),
     "apply-seed": ("safe", Lock.ROW_EXCLUSIVE, "", ""),

@@ -180,6 +180,14 @@ def test_a_statement_that_writes_a_whole_document_is_cut() -> None:
     assert f"\n    {'x' * 400}… (cut)\n" in text
 
 
+def test_a_statement_of_many_lines_is_cut() -> None:
+    seed = Statement("\n".join(f"row {number}" for number in range(2_013)))
+    step = Step(Phase.SEED, "rows", (seed,))
+    text = render_text(plan([]), colour=False, width=80, explain=Script(steps=(step,)))
+    assert "\n    row 11\n    … 2,001 more lines\n" in text
+    assert "row 12" not in text
+
+
 def test_importing_it_does_not_load_rich() -> None:
     code = "import sys, mdm_gitops.plan.text; print('rich' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -65,6 +65,12 @@ CHECKS = [
         "filter [old_code] NOT IN ('a', 'it''s')",
     ),
     (
+        _rule(RuleKind.ALLOWED, (True, False)),
+        "41,207 rows hold none of the allowed values",
+        "1 row holds none of the allowed values",
+        "filter [old_code] NOT IN (true, false)",
+    ),
+    (
         _rule(RuleKind.ALLOWED, tuple(range(21))),
         "41,207 rows hold none of the allowed values",
         "1 row holds none of the allowed values",
@@ -111,6 +117,12 @@ CHECKS = [
             'SQL SELECT "a", "b", count(*) FROM "client" WHERE "a" IS NOT NULL AND'
             ' "b" IS NOT NULL GROUP BY "a", "b" HAVING count(*) > 1'
         ),
+    ),
+    (
+        _check(Violation.IS_DUPLICATE, columns=()),
+        "41,207 rows share a value with another",
+        "1 row shares a value with another",
+        "",
     ),
     (
         _check(Violation.REFERS_TO_NOTHING, **TARGET),

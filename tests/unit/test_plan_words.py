@@ -108,6 +108,9 @@ WORDS = {
     "change-webhook wider": "~ crm: entities [product] → [product, customer]; sends to https://hooks.example.com/crm",
     "change-webhook all": "~ crm: entities [product] → all; sends to https://hooks.example.com/crm",
     "change-webhook narrower": "~ crm: entities all → [customer]; sends to https://hooks.example.com/crm",
+    "change-webhook narrower from some": (
+        "~ crm: entities [customer, product] → [customer]; sends to https://hooks.example.com/crm"
+    ),
     "change-webhook described": "~ crm: description none → To the CRM",
     "remove-webhook": "- crm: is told nothing any more; one that comes back starts at now",
     "apply-seed": "~ sales_region: 249 rows: 3 new, 2 changed, 1 left alone (changed by a person: DACH)",

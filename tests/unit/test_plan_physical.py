@@ -1,0 +1,116 @@
+"""The tables of an entity: names that fit and never meet, each rule once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mdm_gitops.plan.physical import (
+    MAX_IDENTIFIER,
+    PhysicalEntity,
+    Role,
+    archive_column_name,
+    archive_table_name,
+    physical_entity,
+    relation_object_name,
+    table_name,
+)
+from tests.support.scenario import Documents, column, definitions, entity
+
+LONGEST = "n" * 48
+OTHER = column("o", reference={"entity": "item"})
+
+
+def physical(*columns: Documents, **fields: Any) -> PhysicalEntity:
+    found = definitions(entity("item", *columns, **fields)).entities["item"]
+    return physical_entity(
+        found, {c.folded: ("item", "code") for c in found.columns if c.reference}
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields", "indexes"),
+    [
+        ([], {}, ["unique item__uq_code code"]),
+        ([], {"keyColumns": []}, []),
+        (
+            [column("a", nullable=False)],
+            {"keyColumns": ["code", "A"]},
+            ["unique item__uqs__key code,a"],
+        ),
+        (
+            [column("a", unique=True)],
+            {"uniqueConstraints": [{"name": "only_a", "columns": ["a"]}]},
+            ["unique item__uq_code code", "unique item__uq_a a"],
+        ),
+        (
+            [column("a"), column("b")],
+            {"uniqueConstraints": [{"name": "Both", "columns": ["A", "b"]}]},
+            ["unique item__uq_code code", "unique item__uqs_both a,b"],
+        ),
+        ([OTHER], {}, ["unique item__uq_code code", "item__ix_o o"]),
+        ([{**OTHER, "unique": True}], {}, ["unique item__uq_code code", "unique item__uq_o o"]),
+        (
+            [OTHER, column("b")],
+            {"uniqueConstraints": [{"name": "both", "columns": ["o", "b"]}]},
+            ["unique item__uq_code code", "unique item__uqs_both o,b"],
+        ),
+        (
+            [OTHER, column("b")],
+            {"uniqueConstraints": [{"name": "both", "columns": ["b", "o"]}]},
+            ["unique item__uq_code code", "unique item__uqs_both b,o", "item__ix_o o"],
+        ),
+    ],
+)
+def test_indexes(columns: list[Documents], fields: dict[str, Any], indexes: list[str]) -> None:
+    found = physical(*columns, **fields).main.indexes
+    words = [f"{'unique ' if i.unique else ''}{i.name} {','.join(i.columns)}" for i in found]
+    assert words == indexes
+
+
+@pytest.mark.parametrize(
+    ("fields", "roles"),
+    [
+        ({}, [Role.MAIN]),
+        ({"approvalRequired": True}, [Role.MAIN, Role.EDIT]),
+        ({"historyEnabled": True}, [Role.MAIN, Role.HISTORY]),
+        ({"approvalRequired": True, "historyEnabled": True}, list(Role)),
+    ],
+)
+def test_tables(fields: dict[str, Any], roles: list[Role]) -> None:
+    found = physical(column("a", nullable=False, default="x", maxLength=3), OTHER, **fields)
+    assert list(found.tables) == roles
+    for role in roles[1:]:
+        table = found.tables[role]
+        assert (table.checks, table.indexes, table.foreign_keys) == ((), (), ())
+        assert (table.columns["a"].not_null, table.columns["a"].default) == (False, None)
+
+
+def test_system_columns_of_a_view_stand_around_the_others() -> None:
+    view = {"schema": "V", "name": "W", "columns": ["a"], "includeSystemColumns": True}
+    [found] = physical(column("A"), consumption={"views": [view]}).views
+    names = [output for output, _ in found.columns]
+    assert (found.key, names[:3], names[-1]) == (
+        ("v", "w"),
+        ["_sys_id", "a", "_sys_version"],
+        "_sys_deleted_at",
+    )
+
+
+def test_the_longest_names_fit() -> None:
+    names = [
+        table_name(LONGEST, Role.HISTORY),
+        archive_table_name(LONGEST, Role.HISTORY, 999),
+        archive_column_name(LONGEST, 99_999_999),
+        relation_object_name(table_name(LONGEST, Role.HISTORY), "pk"),
+        relation_object_name(LONGEST, f"uq_{LONGEST}"),
+    ]
+    assert max(map(len, names)) <= MAX_IDENTIFIER
+
+
+def test_names_that_are_cut_stay_apart() -> None:
+    one, two = (relation_object_name(LONGEST, f"uq_{LONGEST}{end}") for end in "ab")
+    assert one != two
+    assert {len(one), len(two)} == {MAX_IDENTIFIER}
+    assert one.startswith(LONGEST)
