@@ -78,10 +78,10 @@ def _document(entry: CatalogEntry, catalog: Catalog) -> dict[str, Any]:
 
 
 def _status(entry: CatalogEntry, catalog: Catalog) -> dict[str, Any]:
-    stored = entry.stored
+    stored, deployed = entry.stored, entry.deployed
     return {
         "state": entry.state.value,
-        "deployedVersion": stored.definition.version if stored and entry.is_in_use else None,
+        "deployedVersion": deployed.version if deployed else None,
         "commit": stored.commit if stored else None,
         "deployedAt": to_json_value(stored.deployed_at) if stored else None,
         "actions": sorted(catalog.rights(entry).actions),

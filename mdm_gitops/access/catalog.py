@@ -83,6 +83,15 @@ class CatalogEntry:
         return self.stored.definition
 
     @property
+    def deployed(self) -> Entity | None:
+        """The definition that is in use; where it is that of the repository, no second one is parsed
+        and kept."""
+        if self.stored is None or not self.is_in_use:
+            return None
+        is_as_defined = self.state is DefinitionState.DEPLOYED
+        return self.definition if is_as_defined else self.stored.definition
+
+    @property
     def is_in_use(self) -> bool:
         return self.stored is not None and self.stored.state is not EntityState.REMOVED
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEntity:
-    """An entity of the store. Its record is parsed when somebody asks for it."""
+    """An entity of the store. Its definition is parsed when somebody asks for it."""
 
     entity_id: int
     name: str  # folded
@@ -43,12 +43,13 @@ class StoredEntity:
     text: str = field(repr=False)
 
     @cached_property
-    def record(self) -> RecordedEntity:
-        return from_document(json.loads(self.text))
+    def definition(self) -> Entity:
+        return Entity.model_validate(json.loads(self.text)["definition"])
 
     @property
-    def definition(self) -> Entity:
-        return self.record.definition
+    def record(self) -> RecordedEntity:
+        """The identities of tables and columns; seldom asked for, so not kept."""
+        return from_document(json.loads(self.text), definition=self.definition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
