@@ -1,0 +1,79 @@
+"""What a benchmark tells: figures with their targets, and how to take them on a busy machine.
+
+A figure is a ratio of two times taken in one run, or a time or size that has a target of its own.
+Times are the least of several rounds: what disturbs a measurement only ever adds to it.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+UNITS: Final = {
+    "ratio": "{:.2f} x",
+    "s": "{:.3f} s",
+    "ms": "{:.1f} ms",
+    "MB": "{:.0f} MB",
+    "n": "{:.0f}",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    case: str
+    value: float
+    unit: str  # a key of UNITS
+    limit: float | None = None  # None: told beside the others, without a target
+    note: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        return self.limit is None or self.value <= self.limit
+
+    @property
+    def text(self) -> str:
+        return UNITS[self.unit].format(self.value)
+
+    @property
+    def limit_text(self) -> str:
+        return "" if self.limit is None else f"<= {UNITS[self.unit].format(self.limit)}"
+
+    @property
+    def verdict(self) -> str:
+        if self.limit is None:
+            return ""
+        return "met" if self.is_met else "MISSED"
+
+
+def best_s(run: Callable[[], object], *, rounds: int = 5) -> float:
+    """Return the seconds of the quickest of *rounds*."""
+    return min(_timed(run) for _ in range(rounds))
+
+
+def _timed(run: Callable[[], object]) -> float:
+    gc.collect()
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+async def best_of(run: Callable[[], Awaitable[object]], *, rounds: int = 5) -> float:
+    """The same for what is awaited."""
+    times = []
+    for _ in range(rounds):
+        gc.collect()
+        started = time.perf_counter()
+        await run()
+        times.append(time.perf_counter() - started)
+    return min(times)
+
+
+def resident_mb(pid: int) -> float:
+    """Return the resident memory of a process (Linux)."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    [kilobytes] = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
+    return int(kilobytes) / 1024

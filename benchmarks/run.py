@@ -1,0 +1,109 @@
+"""All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
+
+Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy]; without names all of
+them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import bench_deploy
+import bench_memory
+import bench_reconcile
+import bench_start
+import bench_validate
+from figures import Figure
+from warehouse import Server, opened
+
+from mdm_gitops.warehouse.embedded import acquire_server
+
+RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy")
+_INTRODUCTION: Final = """\
+# Measured figures
+
+Written by `make bench`. A ratio compares two things measured in the same run on the same machine;
+times are the least of several rounds. Cases without a target show how something grows.
+
+"""
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or PARTS
+    if unknown := set(chosen) - set(PARTS):
+        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    figures, facts = asyncio.run(_measure(chosen))
+    if tuple(chosen) == PARTS:
+        RESULTS.write_text(_INTRODUCTION + _facts(facts) + _table(figures))
+        print(f"written to {RESULTS.name}")
+    if not all(figure.is_met for figure in figures):
+        raise SystemExit(1)
+
+
+async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], dict[str, str]]:
+    figures: list[Figure] = []
+
+    def tell(found: list[Figure]) -> None:
+        figures.extend(found)
+        for each in found:
+            verdict = f"{each.limit_text:>12}  {each.verdict:<6}"
+            print(f"{each.case:<62} {each.text:>10} {verdict}  {each.note}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="mdm-bench-") as name:
+        folder = Path(name)
+        if "validate" in chosen:
+            tell(bench_validate.measure())
+        if "start" in chosen:
+            tell(await bench_start.measure(folder))
+        embedded = await acquire_server(folder)
+        try:
+            server = Server(embedded.url)
+            if "reconcile" in chosen:
+                tell(await bench_reconcile.measure(server, folder))
+            if "memory" in chosen:
+                tell(await bench_memory.measure(server, folder))
+            if "deploy" in chosen:
+                tell(await bench_deploy.measure(server, folder))
+            return figures, await _versions(server)
+        finally:
+            await embedded.aclose()
+
+
+async def _versions(server: Server) -> dict[str, str]:
+    async with opened(server.url) as conn:
+        row = await (await conn.execute("SHOW server_version")).fetchone()
+    assert row is not None
+    one, five, _ = os.getloadavg()
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "Python": platform.python_version(),
+        "PostgreSQL": f"{row[0]}, embedded, durable, on the same machine",
+        "packages": ", ".join(f"{p} {version(p)}" for p in ("psycopg", "sqlglot", "pydantic")),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "load": f"{one:.1f} at the end, {five:.1f} over five minutes, this run's own included",
+    }
+
+
+def _facts(facts: dict[str, str]) -> str:
+    return "".join(f"- {name}: {text}\n" for name, text in facts.items()) + "\n"
+
+
+def _table(figures: list[Figure]) -> str:
+    lines = ["| case | measured | target | | |\n", "|---|---:|---:|---|---|\n"]
+    lines += [
+        f"| {f.case} | {f.text} | {f.limit_text} | {f.verdict} | {f.note} |\n" for f in figures
+    ]
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    main()

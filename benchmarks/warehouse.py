@@ -1,0 +1,80 @@
+"""An embedded PostgreSQL for one run, with fresh databases in it, and the real programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+from psycopg import AsyncConnection, sql
+
+from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
+from mdm_gitops.warehouse.embedded_binaries import find_binaries
+from mdm_gitops.warehouse.migrate import migrate
+from mdm_gitops.warehouse.names import Schemas
+
+SCHEMAS: Final = Schemas()
+PROGRAM: Final = str(Path(sys.executable).with_name("mdm-gitops"))
+_NO_LIMITS: Final = SessionLimits(statement_timeout_s=0, lock_timeout_s=0)
+
+
+class Server:
+    """The server of *url*, whose role may create databases."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._made = 0
+
+    async def fresh_database(self) -> str:
+        """Return the URL of a new database with an empty config store."""
+        self._made += 1
+        name = f"bench_{self._made}"
+        async with await AsyncConnection.connect(self.url, autocommit=True) as admin:
+            await admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        url = urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
+        async with opened(url) as conn:
+            await migrate(conn, config_schema=SCHEMAS.config, data_schema=SCHEMAS.data)
+        return url
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Connection]:
+    async with await connect(url, application_name="bench", limits=_NO_LIMITS) as conn:
+        yield conn
+
+
+def run_psql_s(url: str, script: Path) -> float:
+    """Run *script* with psql and return the seconds it took."""
+    psql = find_binaries(major=18).program("psql")
+    return _run_s([psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", script, url], {})
+
+
+def run_program_s(*arguments: str | Path, url: str = "") -> float:
+    """Run our command line and return the seconds it took."""
+    variables = {"Mdm__Database__Url": url} if url else {}
+    return _run_s([PROGRAM, *arguments], variables)
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Return the caller's environment without settings of the caller's."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("Mdm__")}
+    return kept | variables
+
+
+def _run_s(command: list[str | Path], variables: dict[str, str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(
+        [str(part) for part in command],
+        env=environment(variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=True,
+    )
+    return time.perf_counter() - started
