@@ -305,7 +305,7 @@ class AddCheck(Change):
     """ADD CONSTRAINT CHECK; online: NOT VALID in the flip, VALIDATE in the enforce phase.
 
     *replaces*: the proven check of the same kind that the plan drops from the same column, where
-    the column keeps its type. A rule that lets more through than it is safe, and reads as old → new.
+    the column keeps its values. A rule that lets as much through is safe; another reads old → new.
     """
 
     kind: ClassVar[str] = "add-check"

@@ -232,14 +232,12 @@ def _diff_checks(
             check=check,
             column_type=desired.columns[check.column].type,
             online=seen.has_rows,
-            replaces=_replaced(check, gone, again),
+            replaces=_replaced(check, gone),
         )
 
 
-def _replaced(check: Check, gone: Collection[Check], again: Collection[str]) -> Check | None:
-    """Return the proven check that *check* takes the place of, on a column that keeps its type."""
-    if check.column in again:
-        return None
+def _replaced(check: Check, gone: Collection[Check]) -> Check | None:
+    """Return the proven check that *check* takes the place of, on a column that keeps its values."""
     same = (g for g in gone if (g.column, g.rule) == (check.column, check.rule) and g.validated)
     return next(same, None)
 

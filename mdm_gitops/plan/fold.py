@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from mdm_gitops.model import ChangeClass
 from mdm_gitops.plan.changes import (
@@ -226,7 +226,9 @@ class _Heads:
             heads = self.adding if isinstance(rule, AddedRule) else self.dropping
             if columns[0] in heads:
                 return heads[columns[0]]
-        return self.entity
+        back = self.entity is not None and isinstance(self.entity.item.change, RestoreEntity)
+        # Archived tables keep all rules but their foreign keys; any other rule of theirs is news.
+        return None if back and not isinstance(rule, AddForeignKey) else self.entity
 
 
 def _changed(items: Sequence[PlannedChange]) -> list[_Draft]:
@@ -322,6 +324,8 @@ def _rule_key(rule: Rule) -> tuple[Any, ...]:
             return ("unique" if rule.index.unique else "reference", columns)
         case AddForeignKey() | DropForeignKey():
             return ("reference", columns)
+        case _:
+            assert_never(rule)
 
 
 def _with_their_indexes(
@@ -440,6 +444,8 @@ def _fact(rule: AddedRule) -> str:
             return said.removeprefix(f"{rule.index.columns[0]} ")
         case AddForeignKey():
             return reference_words(rule)
+        case _:
+            assert_never(rule)
 
 
 # --- definition -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from mdm_gitops.model import ChangeClass
@@ -84,6 +84,8 @@ def violation_words(result: CheckResult) -> str:
             return f"{plural(count, 'value')}{where} cannot become {_new_type(check)}"
         case Violation.NEEDS_DEFAULT:
             return f"{rows} would have no value"
+        case _:
+            assert_never(check.violation)
 
 
 def _are(count: int) -> str:

@@ -214,16 +214,19 @@ FOLDED: list[tuple[str, tuple[c.Change, ...], list[str]]] = [
         ],
     ),
     (
-        "an entity that comes back brings rules and views",
+        "an entity that comes back brings references and views; what is new about it has its lines",
         (
             CHANGES["restore-entity"],
             CHANGES["set-required"],
             _add(unique("customer", "code")),
+            _refer("sales_region"),
             CHANGES["create-view"],
         ),
         [
             "+ view consumption.customer | code, name",
             "↺ 2,000 rows | comes back from archive 3 with its rows",
+            "~ email required",
+            "~ code unique",
         ],
     ),
     (

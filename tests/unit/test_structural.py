@@ -89,6 +89,7 @@ CASES = [
             (
                 "add-check item table=item check=(ck_price_range (Decimal('0'), None))"
                 " column_type=numeric(12,2) online=True"
+                " replaces=(ck_price_range (Decimal('0'), None))"
             ),
         ],
         id="more-digits-prove-the-rules-again",
