@@ -119,7 +119,8 @@ async def _apply(
             return await apply_plan(
                 s.conn,
                 definitions,
-                plan,
+                # What nobody was shown binds nobody: another apply may have come first.
+                plan if saved is not None or approved else None,
                 schemas=s.schemas,
                 actor=actor(),
                 target=target,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from mdm_gitops.model import Definitions
+from mdm_gitops.model import Definitions, fold
 from mdm_gitops.plan.build import complete, draft
 from mdm_gitops.plan.changes import SeedCounts
 from mdm_gitops.plan.desired import DesiredEntity, desired_entities
@@ -75,7 +75,20 @@ def deployed(
 
 
 def _deployed_record(entity: DesiredEntity, number: int) -> RecordedEntity:
-    return replace(created(entity, entity_id=number), state=EntityState.DEPLOYED)
+    """Return the record of *entity*, with the renames that its directives tell of."""
+    record = created(entity, entity_id=number)
+    former = {c.folded: fold(c.renamed_from) for c in entity.entity.columns if c.renamed_from}
+    columns = (
+        replace(c, former_names=(former[c.name],)) if c.name in former else c
+        for c in record.columns
+    )
+    renamed_from = entity.entity.renamed_from
+    return replace(
+        record,
+        state=EntityState.DEPLOYED,
+        columns=tuple(columns),
+        former_names=(fold(renamed_from),) if renamed_from else (),
+    )
 
 
 def _relations(entity: DesiredEntity, data_schema: str) -> Mapping[tuple[str, str], LiveRelation]:

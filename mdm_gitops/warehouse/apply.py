@@ -27,6 +27,7 @@ from mdm_gitops.errors import (
 )
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.changes import Phase
+from mdm_gitops.plan.human import plural
 from mdm_gitops.plan.plan import Plan
 from mdm_gitops.plan.policy import Allowance, refused_hazards, standing_refusals
 from mdm_gitops.warehouse import fault
@@ -343,8 +344,9 @@ class _Run:
 
     def _still_locked(self, error: psycopg.Error) -> WarehouseLocked:
         title = self.step.title if self.step else "a step"
+        attempts = self.patience.lock_retries + 1
         return WarehouseLocked(
-            f"{title}: a table stayed locked through {self.patience.lock_retries + 1} attempts",
+            f"{title}: a table stayed locked through {plural(attempts, 'attempt')}",
             hint="Look for long transactions in pg_stat_activity, then run again",
         )
 
@@ -371,7 +373,7 @@ def _translated(error: MdmError | psycopg.Error, run: _Run) -> MdmError:
     if isinstance(error, MdmError):
         if not flipped:
             return error
-        reason = str(error)
+        failed = str(error)
     elif _needs_more_locks(error) and not flipped:
         return WarehouseError(
             f"{title} failed: the server cannot lock so many tables in one transaction",
@@ -379,15 +381,13 @@ def _translated(error: MdmError | psycopg.Error, run: _Run) -> MdmError:
             " restart it, or apply in parts with --target",
         )
     else:
-        reason = _reason(error)
+        failed = f"{title} failed: {_reason(error)}"
     if not flipped and not isinstance(error, _ROWS_IN_THE_WAY):
-        return PlanRefused(f"{title} failed: {reason}", hint="Nothing was changed; plan again")
+        return PlanRefused(failed, hint="Nothing was changed; plan again")
     if not flipped:
-        return PlanStale(
-            f"{title} failed: {reason}", hint="Rows have changed meanwhile; plan again"
-        )
+        return PlanStale(failed, hint="Rows have changed meanwhile; plan again")
     return PartlyApplied(
-        f"{run.done} of {len(run.script.steps)} steps ran, then {title} failed: {reason}",
+        f"{run.done} of {len(run.script.steps)} steps ran, then {failed}",
         hint="Nothing is lost; correct the cause and apply again to go on from there",
         steps_done=run.done,
         steps_total=len(run.script.steps),

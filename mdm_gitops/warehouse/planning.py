@@ -10,9 +10,12 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from mdm_gitops.model import Definitions
+from mdm_gitops.errors import InputError
+from mdm_gitops.model import Definitions, fold
+from mdm_gitops.model.suggest import did_you_mean
 from mdm_gitops.plan.build import Draft, complete, draft
 from mdm_gitops.plan.changes import SeedCounts
+from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.plan import CheckResult, Plan
 from mdm_gitops.plan.seeds import SeedQuestion
 from mdm_gitops.warehouse.catalog import read_facts
@@ -35,6 +38,7 @@ async def make_plan(
     *conn* must be in autocommit mode; *statement_timeout_s* bounds each question to the rows.
 
     Raises:
+        InputError: *target* names no entity that is defined or deployed.
         WarehouseError: the server was lost, too slow, or did not let us look.
     """
     with in_our_words("planning"):
@@ -55,11 +59,19 @@ async def _asked(
         await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         await conn.execute(f"SET LOCAL statement_timeout = {round(statement_timeout_s * 1000)}")
         facts = await read_facts(conn, definitions, schemas=schemas)
+        _must_be_known(target, definitions, facts)
         drafted = draft(definitions, facts, target=target)
         checks = [check for check, _ in drafted.checks]
         found = await run_checks(conn, checks, schemas=schemas)
         counts = await _seed_counts(conn, drafted.seed_questions, schemas)
     return drafted, [found[check] for check in checks], counts
+
+
+def _must_be_known(target: Collection[str], definitions: Definitions, facts: Facts) -> None:
+    known = {*definitions.entities, *(record.name for record in facts.records)}
+    for name in target:
+        if fold(name) not in known:
+            raise InputError(f"there is no entity {name!r}", hint=did_you_mean(name, sorted(known)))
 
 
 async def _seed_counts(
