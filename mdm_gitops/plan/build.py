@@ -3,7 +3,8 @@
 Two halves, because the warehouse has to be asked in between: ``draft`` compares and says which
 questions the live rows must answer (data checks, seed counts); ``complete`` takes the answers and
 returns the plan. The road through ``draft``: who is who (``plan.identity``), what moves
-(``plan.moves``), which rules differ (``plan.diff``), then views, definition, access and seeds.
+(``plan.table_moves``, ``plan.column_moves``), which rules differ (``plan.diff``), then views,
+definition, access and seeds.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from mdm_gitops.plan.changes import (
     RetypeColumn,
     SeedCounts,
 )
+from mdm_gitops.plan.column_moves import begin_filling, give_up_filling
 from mdm_gitops.plan.desired import DesiredEntity, desired_entities
 from mdm_gitops.plan.diff import (
     Seen,
@@ -51,15 +53,7 @@ from mdm_gitops.plan.fields import entity_fields, widens_access
 from mdm_gitops.plan.hazards import TableSize, assess
 from mdm_gitops.plan.identity import resolve_columns, resolve_entities
 from mdm_gitops.plan.live import LiveTable, interpret
-from mdm_gitops.plan.moves import (
-    Moves,
-    Numbers,
-    archive_entity,
-    begin_filling,
-    created,
-    give_up_filling,
-    move_entity,
-)
+from mdm_gitops.plan.moves import Moves, Numbers
 from mdm_gitops.plan.order import stepping_aside
 from mdm_gitops.plan.physical import (
     PhysicalColumn,
@@ -83,6 +77,7 @@ from mdm_gitops.plan.plan import (
 )
 from mdm_gitops.plan.questions import data_checks
 from mdm_gitops.plan.recorded import ColumnState, Counters, EntityState, RecordedEntity
+from mdm_gitops.plan.table_moves import archive_entity, created, move_entity
 from mdm_gitops.plan.views import ViewPlanner
 
 

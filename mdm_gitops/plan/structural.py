@@ -18,10 +18,10 @@ from mdm_gitops.plan.desired import DesiredEntity, desired_entities
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.hazards import TableSize
 from mdm_gitops.plan.live import LiveRelation
-from mdm_gitops.plan.moves import created
 from mdm_gitops.plan.physical import Table, View, to_plain
 from mdm_gitops.plan.plan import Plan
 from mdm_gitops.plan.recorded import Counters, EntityState, RecordedEntity
+from mdm_gitops.plan.table_moves import created
 
 _SOME_ROWS = TableSize(rows=1, size_bytes=0)
 
