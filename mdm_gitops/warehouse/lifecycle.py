@@ -149,6 +149,7 @@ async def drop_archives(
         InputError: not confirmed; nothing was changed.
         NotFound: there is no such entity and no archive of one.
         WarehouseLocked: somebody is applying, or reads the tables.
+        Conflict: something that is not ours depends on them, as a view that was made by hand.
     """
     if fold(confirm) != fold(entity):
         raise InputError(
@@ -171,6 +172,12 @@ async def drop_archives(
         except errors.LockNotAvailable as error:
             raise WarehouseLocked(
                 f"the archives of {entity} are being read", hint="Try again later"
+            ) from error
+        except errors.DependentObjectsStillExist as error:
+            others = (error.diag.message_detail or "something else depends on them").partition("\n")
+            raise Conflict(
+                f"the archives of {entity} cannot be dropped: {others[0]}",
+                hint="Nothing was dropped; what depends on them is not ours, so remove it by hand",
             ) from error
 
 
