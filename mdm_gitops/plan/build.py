@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mdm_gitops.model import Definitions, fold
@@ -19,44 +19,32 @@ from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan import guards, seeds
 from mdm_gitops.plan.access import diff_access
 from mdm_gitops.plan.changes import (
-    AbandonFilling,
-    AddColumn,
-    AddForeignKey,
-    AddIndex,
     AddSatellite,
     ApplySeed,
     Change,
-    ChangeDefinition,
-    CreateEntity,
     CreateView,
     FinishEntity,
     Rename,
     RenameColumn,
     RenameEntity,
-    RenameObject,
-    RetypeColumn,
     SeedCounts,
 )
-from mdm_gitops.plan.column_moves import begin_filling, give_up_filling
 from mdm_gitops.plan.desired import DesiredEntity, desired_entities
 from mdm_gitops.plan.diff import (
     Seen,
     archive_rules,
     diff_rules,
     diff_satellite,
-    missing_columns,
     seen_through,
 )
-from mdm_gitops.plan.drift import missing_table, table_drift
+from mdm_gitops.plan.drift import missing_table
 from mdm_gitops.plan.facts import Facts
-from mdm_gitops.plan.fields import entity_fields, widens_access
 from mdm_gitops.plan.hazards import TableSize, assess
 from mdm_gitops.plan.identity import resolve_columns, resolve_entities
 from mdm_gitops.plan.live import LiveTable, interpret
 from mdm_gitops.plan.moves import Moves, Numbers
-from mdm_gitops.plan.order import stepping_aside
+from mdm_gitops.plan.order import linked_later, objects_aside, stepping_aside
 from mdm_gitops.plan.physical import (
-    PhysicalColumn,
     PhysicalEntity,
     Role,
     Table,
@@ -76,9 +64,21 @@ from mdm_gitops.plan.plan import (
     Refusal,
 )
 from mdm_gitops.plan.questions import data_checks
-from mdm_gitops.plan.recorded import ColumnState, Counters, EntityState, RecordedEntity
+from mdm_gitops.plan.recorded import Counters, EntityState, RecordedEntity
 from mdm_gitops.plan.table_moves import archive_entity, created, move_entity
 from mdm_gitops.plan.views import ViewPlanner
+from mdm_gitops.plan.work import (
+    Work,
+    added_columns,
+    creation,
+    definition_changes,
+    drift_of,
+    expected_tables,
+    notes_on_dependents,
+    preparing,
+    user_columns,
+    with_fillings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,20 +165,6 @@ def _plan_id(plan: Plan) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:20]
 
 
-@dataclass(slots=True)
-class _Work:
-    """One entity under way: its tables as they are, and what has been found to do."""
-
-    name: str
-    record: RecordedEntity
-    desired: DesiredEntity | None
-    live: dict[str, LiveTable]
-    expected: dict[str, Table]
-    moves: Moves
-    seen: dict[str, Seen] = field(default_factory=dict)  # by present name
-    changes: list[Change] = field(default_factory=list)
-
-
 class _Planner:
     def __init__(self, definitions: Definitions, facts: Facts, target: frozenset[str]) -> None:
         self.definitions = definitions
@@ -186,14 +172,13 @@ class _Planner:
         self.target = target
         self.desired = desired_entities(definitions)
         self.numbers = Numbers(entity=facts.counters.entity, archive=facts.counters.archive)
-        self.works: list[_Work] = []
+        self.works: list[Work] = []
         self.created: list[tuple[DesiredEntity, RecordedEntity]] = []
         self.creations: dict[str, list[Change]] = {}
         self.drift: list[DriftItem] = []
         self.strange: set[str] = set()  # present names of tables that hold what is not ours
         self.refusals: list[Refusal] = []
         self.notes: list[str] = []
-        self.records: list[RecordedEntity] = []
         self.tables: dict[str, str] = {}
         self.columns_of: dict[str, Mapping[str, str]] = {}
         self.views = ViewPlanner(facts)
@@ -237,7 +222,7 @@ class _Planner:
             self.drift.append(missing_table(name, record.main))
             self._create_again(name, desired, record)
             return
-        resolution = resolve_columns(record, desired.entity, _user_columns(desired))
+        resolution = resolve_columns(record, desired.entity, user_columns(desired))
         self.refusals += resolution.refusals
         moves = move_entity(
             record,
@@ -249,12 +234,10 @@ class _Planner:
         )
         if record.state is not EntityState.REMOVED:
             self._note_drift(record, live, expected)
-        work = _Work(
-            name=name, record=record, desired=desired, live=live, expected=expected, moves=moves
-        )
+        work = Work(name=name, record=record, desired=desired, live=live, moves=moves)
         self._add(work)
 
-    def _add(self, work: _Work) -> None:
+    def _add(self, work: Work) -> None:
         self.works.append(work)
         self.tables.update(work.moves.tables)
         for table in work.moves.tables:
@@ -270,18 +253,7 @@ class _Planner:
 
     def _create(self, name: str, desired: DesiredEntity, entity_id: int) -> None:
         record = created(desired, entity_id=entity_id)
-        physical = desired.physical
-        tables = tuple(t for t in physical.tables.values())
-        changes: list[Change] = [CreateEntity(entity=name, tables=tables)]
-        changes += [
-            AddIndex(entity=name, table=physical.main.name, index=index, online=False)
-            for index in physical.main.indexes
-        ]
-        changes += [
-            AddForeignKey(entity=name, table=physical.main.name, foreign_key=key, online=False)
-            for key in physical.main.foreign_keys
-        ]
-        changes += self.views.create(name, physical)
+        changes = [*creation(desired), *self.views.create(name, desired.physical)]
         self.creations[name] = changes
         self.created.append((desired, record))
 
@@ -291,9 +263,7 @@ class _Planner:
         moves = archive_entity(
             record, live={table: item.table for table, item in live.items()}, numbers=self.numbers
         )
-        work = _Work(
-            name=record.name, record=record, desired=None, live=live, expected=expected, moves=moves
-        )
+        work = Work(name=record.name, record=record, desired=None, live=live, moves=moves)
         self._add(work)
 
     def _read(self, record: RecordedEntity) -> tuple[dict[str, LiveTable], dict[str, Table]]:
@@ -321,7 +291,7 @@ class _Planner:
             if (self.facts.data_schema, name) not in self.facts.mismatched:
                 continue
             if name in live:
-                found = list(_drift_of(record, live[name], expected[name]))
+                found = list(drift_of(record, live[name], expected[name]))
                 strange = [item for item in found if item.kind is DriftKind.STRANGE]
                 if strange:
                     self.strange.add(name)
@@ -359,7 +329,7 @@ class _Planner:
 
     # --- comparing ---
 
-    def _compare(self, work: _Work) -> None:
+    def _compare(self, work: Work) -> None:
         for present, item in work.live.items():
             if present in work.moves.tables:
                 work.seen[present] = self._see(work, item)
@@ -369,10 +339,10 @@ class _Planner:
         else:
             self._compare_desired(work, work.desired)
 
-    def _see(self, work: _Work, item: LiveTable) -> Seen:
+    def _see(self, work: Work, item: LiveTable) -> Seen:
         present = item.table.name
         return seen_through(
-            _with_fillings(item, work.moves),
+            with_fillings(item, work.moves),
             name=work.moves.tables[present],
             columns=work.moves.columns,
             arriving=work.moves.arriving,
@@ -381,7 +351,7 @@ class _Planner:
             has_rows=present in self.facts.filled,
         )
 
-    def _compare_archived(self, work: _Work) -> None:
+    def _compare_archived(self, work: Work) -> None:
         for present, item in work.live.items():
             if present in work.moves.tables:
                 name = work.moves.tables[present]
@@ -389,9 +359,9 @@ class _Planner:
         base = physical_entity(work.record.definition, work.record.targets)
         work.changes += self.views.drop_all(work.name, base)
 
-    def _compare_desired(self, work: _Work, desired: DesiredEntity) -> None:
+    def _compare_desired(self, work: Work, desired: DesiredEntity) -> None:
         main = desired.physical.main
-        work.changes += _added_columns(work, main)
+        work.changes += added_columns(work, main)
         for present, seen in work.seen.items():
             if seen.table.role is Role.MAIN:
                 work.changes += diff_rules(seen, main, entity=work.name, widened=work.moves.widened)
@@ -410,9 +380,9 @@ class _Planner:
             desired.physical,
             restructured=work.moves.restructures,
         )
-        work.changes += _definition_changes(work, desired)
+        work.changes += definition_changes(work, desired)
         if work.moves.restructures:
-            self.notes += _notes_on_dependents(work, self.facts)
+            self.notes += notes_on_dependents(work, self.facts)
         self.drift += self.views.take_drift()
         if not work.changes and work.record.state is EntityState.DEPLOYING:
             work.changes.append(FinishEntity(entity=work.name))
@@ -424,8 +394,8 @@ class _Planner:
         for work in self.works:
             by_entity[work.name] = [*by_entity.get(work.name, ()), *work.changes]
         changes = [change for name in sorted(by_entity) for change in by_entity[name]]
-        changes = _objects_aside(changes)
-        return list(_linked_later(changes))
+        changes = objects_aside(changes)
+        return list(linked_later(changes))
 
     def _new_names(self) -> Iterator[tuple[str, str]]:
         for desired, _ in self.created:
@@ -473,7 +443,7 @@ class _Planner:
             refusals=tuple(self.refusals),
             notes=tuple(self.notes),
             records=(*(record for _, record in self.created), *(w.moves.after for w in touched)),
-            preparing=tuple(_preparing(touched, changes)),
+            preparing=tuple(preparing(touched, changes)),
             counters=Counters(entity=self.numbers.entity, archive=self.numbers.archive),
             remembered=tuple(sorted(self._remembered(touched))),
             forgotten=tuple(sorted(self._forgotten(touched))),
@@ -494,7 +464,7 @@ class _Planner:
                 asked.append((check, (number,)))
         return tuple(asked)
 
-    def _remembered(self, touched: list[_Work]) -> Iterator[tuple[str, str]]:
+    def _remembered(self, touched: list[Work]) -> Iterator[tuple[str, str]]:
         schema = self.facts.data_schema
         for _, record in self.created:
             yield from ((schema, name) for name in record.table_names)
@@ -504,7 +474,7 @@ class _Planner:
             if work.desired is not None:
                 yield from (view.key for view in work.desired.physical.views)
 
-    def _forgotten(self, touched: list[_Work]) -> Iterator[tuple[str, str]]:
+    def _forgotten(self, touched: list[Work]) -> Iterator[tuple[str, str]]:
         kept = set(self._remembered(touched))
         for work in touched:
             for old, new in work.moves.tables.items():
@@ -523,132 +493,3 @@ class _Planner:
             if old in self.facts.sizes:
                 sizes.setdefault(new, self.facts.sizes[old])
         return MappingProxyType(sizes)
-
-
-def expected_tables(record: RecordedEntity) -> dict[str, Table]:
-    """Return what was last deployed for *record*, by the names the tables have now."""
-    base = physical_entity(record.definition, record.targets)
-    tables = {record.main: with_table_name(base.main, record.main)}
-    for role, item in record.satellites.items():
-        tables[item.physical] = with_table_name(satellite(base.main, role), item.physical)
-    return tables
-
-
-def _drift_of(record: RecordedEntity, live: LiveTable, expected: Table) -> Iterator[DriftItem]:
-    known = {c.physical for c in record.columns if c.state is not ColumnState.ACTIVE}
-    return table_drift(live, expected, entity=record.name, known_columns=known)
-
-
-def _user_columns(desired: DesiredEntity) -> dict[str, PhysicalColumn]:
-    columns = desired.physical.main.columns
-    return {column.folded: columns[column.folded] for column in desired.entity.columns}
-
-
-def _with_fillings(item: LiveTable, moves: Moves) -> LiveTable:
-    """Return *item* as the prepare phase will leave it: fillings given up first, others begun."""
-    columns = dict(item.table.columns)
-    for change in moves.changes:
-        if isinstance(change, AbandonFilling) and change.target in columns:
-            given_up = replace(columns.pop(change.target), name=change.archived_as)
-            columns[change.archived_as] = given_up
-    for change in moves.changes:
-        if isinstance(change, RetypeColumn) and change.filling and not change.filling.exists:
-            filling = change.filling
-            columns.pop(filling.taken_from or "", None)
-            columns[filling.target] = PhysicalColumn(name=filling.target, type=change.new.type)
-    return replace(item, table=replace(item.table, columns=MappingProxyType(columns)))
-
-
-def _added_columns(work: _Work, main: Table) -> Iterator[Change]:
-    missing: dict[str, list[str]] = {}
-    columns: dict[str, PhysicalColumn] = {}
-    main_missing = set()
-    for seen in work.seen.values():
-        role = seen.table.role
-        wanted = main if role is Role.MAIN else satellite(main, role)
-        for column in missing_columns(seen.table, wanted):
-            columns.setdefault(column.name, column)
-            if role is Role.MAIN:
-                main_missing.add(column.name)
-                columns[column.name] = column
-            else:
-                missing.setdefault(column.name, []).append(seen.table.name)
-    for name, column in columns.items():
-        yield AddColumn(
-            entity=work.name,
-            column=column,
-            main_table=main.name if name in main_missing else None,
-            satellite_tables=tuple(missing.get(name, ())),
-        )
-
-
-def _definition_changes(work: _Work, desired: DesiredEntity) -> Iterator[Change]:
-    record = work.record
-    if record.state is EntityState.REMOVED or record.desired_hash == desired.desired_hash:
-        return
-    old_names = {c.key: c.name for c in record.columns if c.state is ColumnState.ACTIVE}
-    identities = {
-        c.name: old_names[c.key]
-        for c in work.moves.after.columns
-        if c.state is ColumnState.ACTIVE and c.key in old_names
-    }
-    fields = tuple(entity_fields(record.definition, desired.entity, identities=identities))
-    if fields or not work.changes:
-        yield ChangeDefinition(
-            entity=work.name,
-            fields=fields,
-            widens_access=widens_access(record.definition, desired.entity, identities=identities),
-        )
-
-
-def _notes_on_dependents(work: _Work, facts: Facts) -> Iterator[str]:
-    for table in work.live:
-        for view in facts.dependents.get(table, ()):
-            yield (
-                f"view {view}, which is not ours, reads {table}; PostgreSQL keeps it on the columns "
-                f"it was made for, also when they are renamed or archived"
-            )
-
-
-def _objects_aside(changes: list[Change]) -> list[Change]:
-    """Let the renames of rules step aside where one takes a name that another still holds."""
-    renames = [c.rename for c in changes if isinstance(c, RenameObject)]
-    held = {rename.old for rename in renames}
-    return [
-        replace(c, rename=replace(c.rename, aside=f"_aside_{c.rename.old}"[:63]))
-        if isinstance(c, RenameObject) and c.rename.new in held
-        else c
-        for c in changes
-    ]
-
-
-def _linked_later(changes: list[Change]) -> Iterator[Change]:
-    """Let a foreign key whose unique index is built online wait for it."""
-    built_online = {
-        (c.table, c.index.columns) for c in changes if isinstance(c, AddIndex) and c.online
-    }
-    for change in changes:
-        if isinstance(change, AddForeignKey) and not change.online:
-            key = change.foreign_key
-            if (key.target_table, (key.target_column,)) in built_online:
-                yield replace(change, online=True)
-                continue
-        yield change
-
-
-def _preparing(touched: list[_Work], changes: list[Change]) -> Iterator[tuple[int, RecordedEntity]]:
-    """Yield, per change that the prepare phase begins with, the record that its first step writes.
-
-    What is given up comes first, as it does in the script: it may hold a name that is needed next.
-    """
-    records = {work.name: work.moves.before for work in touched}
-    after = {work.name: work.moves.after for work in touched}
-    for number, change in enumerate(changes, start=1):
-        if isinstance(change, AbandonFilling):
-            name = change.entity
-            records[name] = give_up_filling(records[name], change, after[name])
-            yield number, records[name]
-    for number, change in enumerate(changes, start=1):
-        if isinstance(change, RetypeColumn) and change.filling:
-            records[change.entity] = begin_filling(records[change.entity], change)
-            yield number, records[change.entity]

@@ -1,5 +1,7 @@
 """The closed set of changes a plan can hold: one frozen class per kind, nothing else.
 
+One module, however long: whoever matches on changes must see all of them in one place.
+
 A change says *what* becomes different, in the words of an entity. What it costs is decided in
 ``plan.hazards``, how it is written as SQL in ``warehouse.ddl``, how it reads in ``plan.text`` and
 its siblings; each of them matches on these classes and on nothing textual.

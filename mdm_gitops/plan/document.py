@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from mdm_gitops.model import ChangeClass, Policy, Seed
 from mdm_gitops.model.base import Definition
+from mdm_gitops.model.values import to_json_value
 from mdm_gitops.plan.changes import (
     AbandonFilling,
     AddIndex,
@@ -33,7 +34,6 @@ from mdm_gitops.plan.changes import (
     ValidateForeignKey,
 )
 from mdm_gitops.plan.outline import Outline, outline, summary
-from mdm_gitops.plan.physical import to_plain
 from mdm_gitops.plan.plan import CheckResult, Plan, PlannedChange
 from mdm_gitops.plan.policy import Allowance, subject_of
 from mdm_gitops.plan.verdicts import how_to_find, violation_words
@@ -191,8 +191,7 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | float() | str():
             return value
         case _:
-            plain = to_plain(value)
-            return plain if isinstance(plain, str) else str(plain)
+            return str(to_json_value(value))
 
 
 def _check(result: CheckResult) -> dict[str, Any]:

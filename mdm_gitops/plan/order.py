@@ -1,11 +1,11 @@
-"""Orders that a plan needs: which renames must step aside, which seeds must come first."""
+"""Orders that a plan needs: which renames must step aside, what must wait, which seeds come first."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mdm_gitops.plan.changes import Rename
+from mdm_gitops.plan.changes import AddForeignKey, AddIndex, Change, Rename, RenameObject
 
 
 def stepping_aside(renames: Iterable[Rename], *, prefix: str = "_aside_") -> dict[str, Rename]:
@@ -59,3 +59,29 @@ def groups_in_order(edges: Mapping[str, Collection[str]]) -> list[tuple[str, ...
                     groups.append(tuple(sorted(stack[cut:])))
                     del stack[cut:]
     return groups
+
+
+def objects_aside(changes: list[Change]) -> list[Change]:
+    """Let the renames of rules step aside where one takes a name that another still holds."""
+    renames = [c.rename for c in changes if isinstance(c, RenameObject)]
+    held = {rename.old for rename in renames}
+    return [
+        replace(c, rename=replace(c.rename, aside=f"_aside_{c.rename.old}"[:63]))
+        if isinstance(c, RenameObject) and c.rename.new in held
+        else c
+        for c in changes
+    ]
+
+
+def linked_later(changes: list[Change]) -> Iterator[Change]:
+    """Let a foreign key whose unique index is built online wait for it."""
+    built_online = {
+        (c.table, c.index.columns) for c in changes if isinstance(c, AddIndex) and c.online
+    }
+    for change in changes:
+        if isinstance(change, AddForeignKey) and not change.online:
+            key = change.foreign_key
+            if (key.target_table, (key.target_column,)) in built_online:
+                yield replace(change, online=True)
+                continue
+        yield change

@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mdm_gitops.model import Column, ConsumptionView, DataType, Definitions, Entity, fold
-from mdm_gitops.model.values import to_json_value
 
 MAX_IDENTIFIER: Final = 63  # PostgreSQL: NAMEDATALEN - 1
 
@@ -401,10 +400,3 @@ def with_table_name(table: Table, name: str) -> Table:
             replace(item, name=relation_object_name(name, item.suffix)) for item in table.indexes
         ),
     )
-
-
-def to_plain(value: Any) -> Any:
-    """Return a rule's argument or a default as JSON can hold it, for plans and records."""
-    if isinstance(value, tuple):
-        return [to_plain(item) for item in value]
-    return to_json_value(value)

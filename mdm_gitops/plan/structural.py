@@ -12,13 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from mdm_gitops.model import Definitions, fold
+from mdm_gitops.model.values import to_json_value
 from mdm_gitops.plan.build import complete, draft
 from mdm_gitops.plan.changes import SeedCounts
 from mdm_gitops.plan.desired import DesiredEntity, desired_entities
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.hazards import TableSize
 from mdm_gitops.plan.live import LiveRelation
-from mdm_gitops.plan.physical import Table, View, to_plain
+from mdm_gitops.plan.physical import Table, View
 from mdm_gitops.plan.plan import Plan
 from mdm_gitops.plan.recorded import Counters, EntityState, RecordedEntity
 from mdm_gitops.plan.table_moves import created
@@ -136,7 +137,7 @@ def table_objects(table: Table, schema: str) -> Mapping[str, Any]:
             column.name: {
                 "type": column.type,
                 "not_null": column.not_null,
-                "default": None if column.default is None else str(to_plain(column.default)),
+                "default": None if column.default is None else str(to_json_value(column.default)),
             }
             for column in table.columns.values()
         },

@@ -2,7 +2,8 @@
 
 The one place that speaks of single changes; ``plan.outline`` folds them into the lines that people
 read, and all formats take them from there. What a data check found, what has drifted and what must
-be allowed is worded in ``plan.verdicts``. Nothing here knows costs or colours.
+be allowed is worded in ``plan.verdicts``. Nothing here knows costs or colours. One long module, so
+that like things are said alike.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mdm_gitops.model import Definitions
-from mdm_gitops.plan.build import Draft, complete, draft, expected_tables
+from mdm_gitops.plan.build import Draft, complete, draft
 from mdm_gitops.plan.changes import (
     AbandonFilling,
     AddColumn,
@@ -38,6 +38,7 @@ from mdm_gitops.plan.physical import Check, ForeignKey, Index, PhysicalColumn, T
 from mdm_gitops.plan.plan import CheckResult, Plan
 from mdm_gitops.plan.recorded import ColumnState, EntityState, RecordedEntity
 from mdm_gitops.plan.structural import deployed, table_objects
+from mdm_gitops.plan.work import expected_tables
 
 SCHEMA = "mdm_data"
 
