@@ -39,10 +39,11 @@ class Definitions:
     """All definitions of one commit or folder; mappings go by folded name, in name order."""
 
     project: Project
-    entities: Mapping[str, Entity] = field(default_factory=lambda: MappingProxyType({}))
-    permissions: Permissions = field(default_factory=Permissions)
-    webhooks: Webhooks = field(default_factory=Webhooks)
-    seeds: Mapping[str, Seed] = field(default_factory=lambda: MappingProxyType({}))
+    # What is large is left out of the repr: asyncio prints the result of each task on its way out.
+    entities: Mapping[str, Entity] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    permissions: Permissions = field(default_factory=Permissions, repr=False)
+    webhooks: Webhooks = field(default_factory=Webhooks, repr=False)
+    seeds: Mapping[str, Seed] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     commit: str | None = None  # the Git commit they were read from, None for a plain folder
 
     def entity(self, name: str) -> Entity | None:

@@ -165,11 +165,14 @@ class Plan:
     base_commit: str | None
     desired_hash: str
     live_fingerprint: str
-    changes: tuple[PlannedChange, ...]
-    checks: tuple[CheckResult, ...] = ()  # all that were asked, also those that found nothing
-    drift: tuple[DriftItem, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    notes: tuple[str, ...] = ()  # what a reviewer should know and nothing acts on
+    # What is large is left out of the repr: asyncio prints the result of each task on its way out.
+    changes: tuple[PlannedChange, ...] = field(repr=False)
+    checks: tuple[CheckResult, ...] = field(default=(), repr=False)
+    """All that were asked, also those that found nothing."""
+    drift: tuple[DriftItem, ...] = field(default=(), repr=False)
+    refusals: tuple[Refusal, ...] = field(default=(), repr=False)
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """What a reviewer should know and nothing acts on."""
     entities_total: int = 0
     records: tuple[RecordedEntity, ...] = field(default=(), repr=False)  # as the flip leaves them
     preparing: tuple[tuple[int, RecordedEntity], ...] = field(default=(), repr=False)

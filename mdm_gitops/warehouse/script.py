@@ -10,7 +10,7 @@ that PostgreSQL can take back whole is one transaction with the records that des
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from mdm_gitops.plan.changes import AbandonFilling, ApplySeed, Phase
@@ -52,9 +52,9 @@ class Script:
     project: str
     commit: str | None
     actor: str
-    entities: tuple[str, ...]
+    entities: tuple[str, ...] = field(repr=False)
     schemas: Schemas
-    steps: tuple[ScriptStep, ...]
+    steps: tuple[ScriptStep, ...] = field(repr=False)
 
     def of(self, phase: Phase) -> tuple[ScriptStep, ...]:
         return tuple(step for step in self.steps if step.phase is phase)

@@ -17,7 +17,9 @@ from psycopg import AsyncConnection
 
 from mdm_gitops.errors import PlanRefused
 from mdm_gitops.model import Definitions
+from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import DriftKind
+from mdm_gitops.warehouse.script import build_script
 from tests.support import warehouses as on
 from tests.support.scenario import column, definitions, entity
 
@@ -368,3 +370,27 @@ async def _keep_a_version(conn: AsyncConnection[Any]) -> None:
         " _sys_valid_from, _sys_valid_to, _sys_action)"
         " VALUES (mdm.uuid_v7(), 'old', 1, now(), 'a', now(), 'a', false, now(), now(), 'x')"
     )
+
+
+async def test_a_filling_whose_trigger_was_dropped_by_hand_misses_no_write(
+    warehouse: AsyncConnection[Any],
+) -> None:
+    """Killed while a column is filled, then robbed of its trigger: the next run puts it back first."""
+    retyped = definitions(
+        entity("item", column("size", "long"), historyEnabled=True, approvalRequired=True),
+        entity("country"),
+    )
+    plan = await on.plan(warehouse, retyped)
+    for step in build_script(plan, schemas=on.SCHEMAS, actor="x").of(Phase.PREPARE)[:4]:
+        async with warehouse.transaction():
+            for statement in step.statements:
+                await warehouse.execute(statement.sql.encode())
+    triggers = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal AND tgrelid = %s::regclass"
+    [(trigger,)] = await (await warehouse.execute(triggers, ["mdm_data.item"])).fetchall()
+    await warehouse.execute(f'DROP TRIGGER "{trigger}" ON mdm_data.item')
+    await warehouse.execute("UPDATE mdm_data.item SET size = 70 + size")
+    await on.apply(warehouse, retyped)
+    found = await warehouse.execute("SELECT size FROM mdm_data.item ORDER BY code")
+    assert await found.fetchall() == [(71,), (72,), (73,)]
+    after = await on.plan(warehouse, retyped)
+    assert (after.changes, after.drift) == ((), ())

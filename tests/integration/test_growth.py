@@ -155,3 +155,11 @@ def test_a_plan_between_two_sets_of_definitions_looks_at_what_differs() -> None:
     plan = structural_plan(many(MORE), many(MORE, **CHANGED))
     assert {item.change.entity for item in plan.changes} == {"e5"}
     assert [record.name for record in plan.records] == ["e5"]
+
+
+def test_what_commands_return_is_short_in_print() -> None:
+    """asyncio prints the result of a task, to throw the text away, on its way out of ``run``."""
+    definitions = many(MORE)
+    plan = structural_plan(many(0), definitions)
+    script = build_script(plan, schemas=on.SCHEMAS, actor="user:test")
+    assert len(repr((definitions, plan, script))) < 2_000
