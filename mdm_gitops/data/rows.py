@@ -37,20 +37,26 @@ from mdm_gitops.data.row_json import (
     reference_columns,
     select_list,
 )
+from mdm_gitops.data.selecting import (
+    Placed,
+    conditions_on,
+    predicate_sql,
+    predicate_values,
+    revision_table,
+    rows_source,
+    sort_keys,
+    where_clause,
+)
 from mdm_gitops.data.sorting import (
     SortKey,
     after_parameters,
     after_predicate,
     decode_cursor,
-    default_sort,
     encode_cursor,
     order_by,
-    parse_sort,
 )
 from mdm_gitops.errors import InputError, NotFound
-from mdm_gitops.filter import TypedFilter, compile_predicate
 from mdm_gitops.model import Entity
-from mdm_gitops.plan.physical import Role, table_name
 from mdm_gitops.warehouse.store import StoredEntity
 
 DEFAULT_TAKE: Final = 100
@@ -94,25 +100,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Statement:
-    """SQL and where the values of its parameters come from. *predicates* go by prefix."""
+    """SQL and where the values of its parameters come from."""
 
     sql: bytes
-    predicates: tuple[tuple[str, str, TypedFilter], ...] = ()  # prefix, alias, filter
+    predicates: tuple[Placed, ...] = ()
     keys: tuple[SortKey, ...] = ()
     has_key_column: bool = False
 
     def parameters(self, asking: Asking) -> dict[str, Any]:
-        context, values = asking.filter_context, {}
-        for prefix, alias, typed in self.predicates:
-            predicate = compile_predicate(
-                typed,
-                context=context,
-                schema=asking.schemas.data,
-                alias=alias,
-                parameter_prefix=prefix,
-            )
-            values.update(predicate.parameters)
-        return values
+        return predicate_values(asking, self.predicates)
 
 
 async def list_rows(
@@ -126,7 +122,7 @@ async def list_rows(
     """
     stored = readable_entity(asking, entity)
     _check_numbers(request)
-    keys = _sort_keys(asking, stored.definition, request)
+    keys = sort_keys(asking, stored.definition, sort=request.sort, state=request.shape.state)
     scope = f"{stored.name}/{request.shape.state.value}"
     cursor = decode_cursor(request.after, keys, scope=scope) if request.after else ()
     nulls = tuple(value is None for value in cursor)
@@ -207,21 +203,21 @@ def _list_statement(
     entity, shape = stored.definition, request.shape
     members, predicates = _members(asking, entity, shape)
     typed = combined(row_filter(asking, entity), requested_filter(asking, entity, request.filter))
-    conditions = _conditions(asking, typed, shape.state)
+    conditions = conditions_on(asking, typed, shape.state)
     if typed is not None:
         predicates.append(("f", "t", typed))
-    source = _source(asking, stored, shape.state)
-    total = f", (SELECT count(*) FROM {source}{_where(conditions)}) AS total"
+    source = rows_source(asking, stored, shape.state)
+    total = f", (SELECT count(*) FROM {source}{where_clause(conditions)}) AS total"
     with_cursor = [*conditions, after_predicate(keys, nulls)] if nulls else conditions
     names = {member.name for member in members}
     has_keys = not {key.output for key in keys} <= names
     key_list = ", ".join(key.sql for key in keys)
     sql = _ENVELOPE.format(
-        revision=_revision(asking),
+        revision=revision_table(asking),
         head=total if request.count else "",
         extra=f", json_build_array({key_list})" if has_keys else "",
         source=source,
-        where=_where(with_cursor),
+        where=where_clause(with_cursor),
         order=f"\n ORDER BY {order_by(keys)}",
         limit=f" LIMIT {request.take + 1}" + (" OFFSET %(skip)s" if request.skip else ""),
         members=select_list(members),
@@ -237,13 +233,13 @@ def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape) -> _St
     typed = row_filter(asking, entity)
     if typed is not None:
         predicates.append(("f", "t", typed))
-    conditions = ['t."_sys_id" = %(row_id)s::uuid', *_conditions(asking, typed, shape.state)]
+    conditions = ['t."_sys_id" = %(row_id)s::uuid', *conditions_on(asking, typed, shape.state)]
     sql = _ENVELOPE.format(
-        revision=_revision(asking),
+        revision=revision_table(asking),
         head="",
         extra=', t."_sys_version"',
-        source=_source(asking, stored, shape.state),
-        where=_where(conditions),
+        source=rows_source(asking, stored, shape.state),
+        where=where_clause(conditions),
         order="",
         limit="",
         members=select_list(members),
@@ -253,7 +249,7 @@ def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape) -> _St
 
 def _members(
     asking: Asking, entity: Entity, shape: RowShape
-) -> tuple[tuple[Output, ...], list[tuple[str, str, TypedFilter]]]:
+) -> tuple[tuple[Output, ...], list[Placed]]:
     """Return the members of a row, and the filters that the rows it refers to must pass."""
     sees_restricted = asking.rights(entity).sees_restricted
     members = chosen(
@@ -267,7 +263,7 @@ def _members(
         prefix, alias = f"x{number}_", f"x{number}"
         if visible is not None:
             predicates.append((prefix, alias, visible))
-        condition = _predicate_sql(asking, visible, prefix=prefix, alias=alias)
+        condition = predicate_sql(asking, visible, prefix=prefix, alias=alias)
         inner.append(
             Output(column.name, expanded_row(asking, column, alias=alias, visible=condition))
         )
@@ -275,65 +271,6 @@ def _members(
         nested = f"(SELECT row_to_json(x) FROM (SELECT {select_list(inner)}) x)"
         members = (*members, Output(EXPANDED, nested))
     return members, predicates
-
-
-def _conditions(asking: Asking, typed: TypedFilter | None, state: RowState) -> list[str]:
-    found = []
-    if state is RowState.ACTIVE:
-        found.append('NOT t."_sys_is_deleted"')
-    elif state is RowState.DELETED:
-        found.append('t."_sys_is_deleted"')
-    if typed is not None:
-        found.append(f"({_predicate_sql(asking, typed, prefix='f', alias='t')})")
-    return found
-
-
-def _predicate_sql(asking: Asking, typed: TypedFilter | None, *, prefix: str, alias: str) -> str:
-    if typed is None:
-        return ""
-    predicate = compile_predicate(
-        typed,
-        context=asking.filter_context,
-        schema=asking.schemas.data,
-        alias=alias,
-        parameter_prefix=prefix,
-    )
-    return predicate.sql
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return "\n WHERE " + " AND ".join(conditions) if conditions else ""
-
-
-def _source(asking: Asking, stored: StoredEntity, state: RowState) -> str:
-    """Return what stands after FROM: the approved rows, or proposals that look like them."""
-    data, main = asking.schemas.data, f'"{asking.schemas.data}"."{stored.name}"'
-    if state is not RowState.PENDING:
-        return f"{main} t"
-    if not stored.definition.approval_required:
-        return f"({_NO_PROPOSALS.format(main=main)}) t"
-    edit = f'"{data}"."{table_name(stored.name, Role.EDIT)}"'
-    return f"({_PROPOSALS.format(main=main, edit=edit)}) t"
-
-
-_PROPOSALS: Final = """SELECT e.*, coalesce(e."_sys_base_version", 0) AS "_sys_version",
-       coalesce(m."_sys_created_at", e."_sys_submitted_at") AS "_sys_created_at",
-       coalesce(m."_sys_created_by", e."_sys_submitted_by") AS "_sys_created_by",
-       e."_sys_submitted_at" AS "_sys_last_modified_at",
-       e."_sys_submitted_by" AS "_sys_last_modified_by",
-       coalesce(m."_sys_is_deleted", false) AS "_sys_is_deleted",
-       m."_sys_deleted_at" AS "_sys_deleted_at"
-  FROM {edit} e LEFT JOIN {main} m ON m."_sys_id" = e."_sys_id"
- WHERE e."_sys_state" = 'pending'"""
-# An entity that needs no approval has no proposals; the question is answered all the same.
-_NO_PROPOSALS: Final = """SELECT m.*, 'pending'::text AS "_sys_state", ''::text AS "_sys_operation",
-       NULL::text AS "_sys_batch_name", NULL::text AS "_sys_comment",
-       NULL::timestamptz AS "_sys_submitted_at", NULL::text AS "_sys_submitted_by"
-  FROM {main} m WHERE false"""
-
-
-def _revision(asking: Asking) -> str:
-    return f'"{asking.schemas.config}".revision'
 
 
 # --- around the statements ------------------------------------------------------------------------
@@ -348,42 +285,6 @@ def _check_numbers(request: ListRequest) -> None:
         raise InputError(
             "skip and after cannot be used together", hint="page with after", parameter="skip"
         )
-
-
-def _sort_keys(asking: Asking, entity: Entity, request: ListRequest) -> tuple[SortKey, ...]:
-    key = ("sort", asking.cache_key, entity.folded, request.sort, request.shape.state)
-    return asking.state.remember(key, lambda: _parsed_sort(asking, entity, request))
-
-
-def _parsed_sort(asking: Asking, entity: Entity, request: ListRequest) -> tuple[SortKey, ...]:
-    sees_restricted = asking.rights(entity).sees_restricted
-
-    def refuse(column: str) -> None:
-        refuse_restricted(asking, entity, column, purpose="sorted by")
-
-    def is_masked(column: str) -> bool:
-        found = entity.column(column)
-        return found is not None and found.restricted and not sees_restricted
-
-    if request.sort.strip(" ,"):
-        keys = parse_sort(request.sort, entity, refuse=refuse)
-    else:
-        keys = default_sort(entity, is_masked=is_masked)
-    if request.shape.state is RowState.PENDING:
-        return tuple(_as_proposal(key) for key in keys)
-    return keys
-
-
-def _as_proposal(key: SortKey) -> SortKey:
-    """A proposal may lack what an approved row must have."""
-    nullable = key.nullable or not key.column.startswith("_sys_")
-    return SortKey(
-        column=key.column,
-        output=key.output,
-        data_type=key.data_type,
-        descending=key.descending,
-        nullable=nullable,
-    )
 
 
 def _kept(asking: Asking, shape: tuple[Any, ...], build: Any) -> tuple[_Statement, bool]:

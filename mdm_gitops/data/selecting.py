@@ -1,0 +1,134 @@
+"""Which rows an answer is made of, and in which order: the parts that lists, single rows and
+exports share.
+
+Text of SQL over the row ``t``; the values go along as named parameters. It decides nothing about
+how a row looks (``row_json``) and runs nothing. Whoever runs a statement of these parts also reads
+the store's revision in the same snapshot, and throws the answer away when it moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from mdm_gitops.data.asking import Asking, refuse_restricted
+from mdm_gitops.data.row_json import RowState
+from mdm_gitops.data.sorting import SortKey, default_sort, parse_sort
+from mdm_gitops.filter import TypedFilter, compile_predicate
+from mdm_gitops.model import Entity
+from mdm_gitops.plan.physical import Role, table_name
+from mdm_gitops.warehouse.store import StoredEntity
+
+# A filter with its place in the statement: prefix of its parameters, alias of its rows.
+Placed: TypeAlias = tuple[str, str, TypedFilter]
+
+
+def conditions_on(asking: Asking, typed: TypedFilter | None, state: RowState) -> list[str]:
+    """Return what each row must pass; the parameters of *typed* start with ``f``."""
+    found = []
+    if state is RowState.ACTIVE:
+        found.append('NOT t."_sys_is_deleted"')
+    elif state is RowState.DELETED:
+        found.append('t."_sys_is_deleted"')
+    if typed is not None:
+        found.append(f"({predicate_sql(asking, typed, prefix='f', alias='t')})")
+    return found
+
+
+def predicate_sql(asking: Asking, typed: TypedFilter | None, *, prefix: str, alias: str) -> str:
+    if typed is None:
+        return ""
+    predicate = compile_predicate(
+        typed,
+        context=asking.filter_context,
+        schema=asking.schemas.data,
+        alias=alias,
+        parameter_prefix=prefix,
+    )
+    return predicate.sql
+
+
+def predicate_values(asking: Asking, placed: Iterable[Placed]) -> dict[str, Any]:
+    """Return the values of the parameters of these filters, for this principal and moment."""
+    context, values = asking.filter_context, {}
+    for prefix, alias, typed in placed:
+        predicate = compile_predicate(
+            typed,
+            context=context,
+            schema=asking.schemas.data,
+            alias=alias,
+            parameter_prefix=prefix,
+        )
+        values.update(predicate.parameters)
+    return values
+
+
+def where_clause(conditions: Sequence[str]) -> str:
+    return "\n WHERE " + " AND ".join(conditions) if conditions else ""
+
+
+def rows_source(asking: Asking, stored: StoredEntity, state: RowState) -> str:
+    """Return what stands after FROM: the approved rows, or proposals that look like them."""
+    data, main = asking.schemas.data, f'"{asking.schemas.data}"."{stored.name}"'
+    if state is not RowState.PENDING:
+        return f"{main} t"
+    if not stored.definition.approval_required:
+        return f"({_NO_PROPOSALS.format(main=main)}) t"
+    edit = f'"{data}"."{table_name(stored.name, Role.EDIT)}"'
+    return f"({_PROPOSALS.format(main=main, edit=edit)}) t"
+
+
+_PROPOSALS: Final = """SELECT e.*, coalesce(e."_sys_base_version", 0) AS "_sys_version",
+       coalesce(m."_sys_created_at", e."_sys_submitted_at") AS "_sys_created_at",
+       coalesce(m."_sys_created_by", e."_sys_submitted_by") AS "_sys_created_by",
+       e."_sys_submitted_at" AS "_sys_last_modified_at",
+       e."_sys_submitted_by" AS "_sys_last_modified_by",
+       coalesce(m."_sys_is_deleted", false) AS "_sys_is_deleted",
+       m."_sys_deleted_at" AS "_sys_deleted_at"
+  FROM {edit} e LEFT JOIN {main} m ON m."_sys_id" = e."_sys_id"
+ WHERE e."_sys_state" = 'pending'"""
+# An entity that needs no approval has no proposals; the question is answered all the same.
+_NO_PROPOSALS: Final = """SELECT m.*, 'pending'::text AS "_sys_state", ''::text AS "_sys_operation",
+       NULL::text AS "_sys_batch_name", NULL::text AS "_sys_comment",
+       NULL::timestamptz AS "_sys_submitted_at", NULL::text AS "_sys_submitted_by"
+  FROM {main} m WHERE false"""
+
+
+def revision_table(asking: Asking) -> str:
+    return f'"{asking.schemas.config}".revision'
+
+
+def sort_keys(asking: Asking, entity: Entity, *, sort: str, state: RowState) -> tuple[SortKey, ...]:
+    """Return the total order that *sort* asks for, without it that of the definition.
+
+    Raises:
+        InputError: *sort* names what cannot be sorted by.
+        AccessDenied: it names a column that is masked for the caller.
+    """
+    key = ("sort", asking.cache_key, entity.folded, sort, state)
+    return asking.state.remember(key, lambda: _parsed_sort(asking, entity, sort, state))
+
+
+def _parsed_sort(asking: Asking, entity: Entity, sort: str, state: RowState) -> tuple[SortKey, ...]:
+    sees_restricted = asking.rights(entity).sees_restricted
+
+    def refuse(column: str) -> None:
+        refuse_restricted(asking, entity, column, purpose="sorted by")
+
+    def is_masked(column: str) -> bool:
+        found = entity.column(column)
+        return found is not None and found.restricted and not sees_restricted
+
+    if sort.strip(" ,"):
+        keys = parse_sort(sort, entity, refuse=refuse)
+    else:
+        keys = default_sort(entity, is_masked=is_masked)
+    if state is RowState.PENDING:
+        return tuple(_as_proposal(key) for key in keys)
+    return keys
+
+
+def _as_proposal(key: SortKey) -> SortKey:
+    """A proposal may lack what an approved row must have."""
+    return replace(key, nullable=key.nullable or not key.column.startswith("_sys_"))
