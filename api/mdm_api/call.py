@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from mdm_api import bodies, security
 from mdm_api.operations import Access, Operation
+from mdm_api.problems import no_such_path
 from mdm_api.services import Services
 from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking, StateMoved
@@ -54,6 +55,7 @@ class Call:
             state=self.state,
             schemas=self.services.schemas,
             now=self.services.now(),
+            tier=self.services.tier,
         )
 
     def path(self, name: str) -> str:
@@ -78,8 +80,22 @@ class Call:
             known = await self.services.with_connection(store.current)
             if not self._recognise(key, known):
                 raise self._refused()
+        self._require_tier()
         if self.operation.access is Access.GLOBAL_ADMIN and not self.principal.is_global_admin:
             raise AccessDenied("this is for a Global Admin")
+
+    def read_query(self) -> None:
+        """Read the query parameters, or raise InputError, or AccessDenied for one above the tier."""
+        self.parameters = self.operation.read_query(self.request.query_params)
+        for parameter in self.operation.parameters:
+            if self.parameters[parameter.name] != parameter.default:
+                self.services.tier.require(parameter.tier, parameter.name)
+
+    def _require_tier(self) -> None:
+        operation, tier = self.operation, self.services.tier
+        if operation.absent_below_tier and not tier.includes(operation.tier):
+            raise no_such_path()
+        tier.require(operation.tier, f"{operation.method} {operation.path}")
 
     def _recognise(self, key: str, state: StoreState) -> bool:
         principal = security.principal_of(key, state, now=self.services.now())

@@ -11,6 +11,7 @@ from mdm_api import schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
+from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.rows import (
@@ -123,6 +124,7 @@ _EXPAND: Final = Parameter(
 _AS_OF: Final = Parameter(
     name="asOfUtc",
     description="A moment in the past (ISO 8601). Not answered by this version: 400.",
+    tier=Tier.ENTERPRISE,
 )
 _PATH: Final = {"name": "Name of the entity, in any case."}
 _ERRORS: Final = (

@@ -9,6 +9,7 @@ from mdm_api import schemas
 from mdm_api.operations import Access, Answer, Operation, Parameter
 from mdm_api.problems import MEDIA_TYPE
 from mdm_gitops import __version__
+from mdm_gitops.access import Tier
 from mdm_gitops.errors import CATALOGUE
 
 DESCRIPTION: Final = (
@@ -58,7 +59,17 @@ def error_codes(operation: Operation) -> tuple[str, ...]:
         around = ["AUTH_REQUIRED", "WAREHOUSE_UNAVAILABLE", *around]
     if operation.access is Access.GLOBAL_ADMIN:
         around = ["ACCESS_DENIED", *around]
+    if operation.absent_below_tier:
+        around = ["NOT_FOUND", *around]
+    elif lowest_tier(operation) is not Tier.COMMUNITY:
+        around = ["TIER_REQUIRED", *around]
     return tuple(dict.fromkeys((*operation.errors, *around)))
+
+
+def lowest_tier(operation: Operation) -> Tier:
+    """Return the lowest tier that has all of *operation*, its parameters included."""
+    needed = (operation.tier, *(parameter.tier for parameter in operation.parameters))
+    return max(needed, key=list(Tier).index)
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
@@ -75,6 +86,8 @@ def _operation(operation: Operation) -> dict[str, Any]:
     }
     if operation.description:
         document["description"] = operation.description
+    if operation.tier is not Tier.COMMUNITY:
+        document["x-tier"] = operation.tier.value
     if operation.body is not None:
         document["requestBody"] = {
             "description": operation.body.description,
@@ -120,6 +133,8 @@ def _query_parameter(parameter: Parameter) -> dict[str, Any]:
     }
     if parameter.example is not None:
         document["example"] = parameter.example
+    if parameter.tier is not Tier.COMMUNITY:
+        document["x-tier"] = parameter.tier.value
     return document
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
+from mdm_gitops.access import Tier
 from mdm_gitops.errors import InputError
 from mdm_gitops.model.suggest import did_you_mean
 
@@ -43,7 +44,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A query parameter. It may be given once; *choices* are its only values if there are any."""
+    """A query parameter. It may be given once; *choices* are its only values if there are any.
+
+    Whoever gives one that needs a higher *tier* than the server has gets 403 ``TIER_REQUIRED``.
+    """
 
     name: str
     description: str
@@ -53,6 +57,7 @@ class Parameter:
     maximum: int | None = None
     choices: tuple[str, ...] = ()
     example: Any = None
+    tier: Tier = Tier.COMMUNITY
 
     def read(self, text: str) -> Any:
         """Return the typed value of *text*, or raise InputError."""
@@ -122,6 +127,10 @@ class Operation:
     with_basic: bool = False  # a browser may sign in with a key as password
     checks_late: bool = False
     """The handler proves the state of the store in its own statement (``Call.reading``)."""
+    tier: Tier = Tier.COMMUNITY
+    """The lowest tier that has it; below it is 403 ``TIER_REQUIRED`` for everybody."""
+    absent_below_tier: bool = False
+    """Below its tier it is answered like a path that is not there: 404 ``NOT_FOUND``."""
 
     @property
     def operation_id(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from mdm_api.openapi import error_codes
 from mdm_api.operations import Access, Operation, Parameter
 from mdm_api.table import OPERATIONS
+from mdm_gitops.access import Tier
 from mdm_gitops.errors import CATALOGUE
 
 _ACCESS: Final = {
@@ -129,7 +130,7 @@ def rest_api_page() -> str:
 def _operation(operation: Operation) -> Iterator[str]:
     yield f"### {operation.method} {operation.path}"
     yield ""
-    yield f"{operation.summary}.{_ACCESS[operation.access]}"
+    yield f"{operation.summary}.{_ACCESS[operation.access]}{_tier(operation)}"
     yield ""
     if operation.description:
         yield operation.description
@@ -148,6 +149,13 @@ def _operation(operation: Operation) -> Iterator[str]:
         yield f"Answers {status}: {answer.description}"
     yield "Errors: " + ", ".join(f"`{code}`" for code in error_codes(operation)) + "."
     yield ""
+
+
+def _tier(operation: Operation) -> str:
+    if operation.tier is Tier.COMMUNITY:
+        return ""
+    below = " Below that it is not there (404)." if operation.absent_below_tier else ""
+    return f" Tier {operation.tier.value}.{below}"
 
 
 def _members(operation: Operation) -> str:
@@ -170,4 +178,5 @@ def _parameter(parameter: Parameter) -> str:
         upper = f" to {parameter.maximum:,}" if parameter.maximum is not None else " or more"
         value = f"{value}, {parameter.minimum:,}{upper}"
     example = f" Example: `{parameter.example}`" if parameter.example else ""
-    return f"| `{parameter.name}` | {value} | {default} | {parameter.description}{example} |"
+    tier = "" if parameter.tier is Tier.COMMUNITY else f" Tier {parameter.tier.value}."
+    return f"| `{parameter.name}` | {value} | {default} | {parameter.description}{tier}{example} |"

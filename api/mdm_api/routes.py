@@ -46,7 +46,7 @@ class PathEndpoint:
         request.scope["mdm.route"] = operation.path
         call = Call(request=request, operation=operation, services=services, parameters={})
         await call.admit()
-        call.parameters = operation.read_query(request.query_params)
+        call.read_query()
         return await operation.handler(call)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from mdm_gitops.access import Tier
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow
@@ -51,6 +52,10 @@ class Services:
         await self.pool.check()
         async with borrow(self.pool) as conn:
             return await work(conn)
+
+    @property
+    def tier(self) -> Tier:
+        return Tier(self.settings.Tier)
 
     @property
     def schemas(self) -> Schemas:

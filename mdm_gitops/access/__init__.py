@@ -1,4 +1,4 @@
-"""Who is asking, and what that principal may do.
+"""Who is asking, what that principal may do, and which tier the installation is.
 
 Everything that shows or changes something asks ``rights_of`` and nothing else.
 """
@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from mdm_gitops.access.principal import Principal, PrincipalKind
 from mdm_gitops.access.rights import NO_RIGHTS, Rights, rights_of
+from mdm_gitops.access.tier import Tier
 
-__all__ = ["NO_RIGHTS", "Principal", "PrincipalKind", "Rights", "rights_of"]
+__all__ = ["NO_RIGHTS", "Principal", "PrincipalKind", "Rights", "Tier", "rights_of"]

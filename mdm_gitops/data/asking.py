@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from mdm_gitops.access import Principal, Rights, rights_of
+from mdm_gitops.access import Principal, Rights, Tier, rights_of
 from mdm_gitops.errors import AccessDenied, FilterError, NotFound
 from mdm_gitops.filter import (
     FilterContext,
@@ -39,9 +39,22 @@ class Asking:
     state: StoreState
     schemas: Schemas
     now: datetime
+    tier: Tier = Tier.ENTERPRISE
 
     def rights(self, entity: Entity) -> Rights:
         return rights_of(self.principal, entity, self.state)
+
+    def filters_for(self, entity: Entity, action: Action) -> tuple[str, ...]:
+        """Return the row filters that hold for *action*; empty means all rows.
+
+        Raises:
+            AccessDenied: there are some, and the tier has no row filters. To leave them out would
+                show more than they allow, so nothing is shown.
+        """
+        texts = self.rights(entity).filters_for(action)
+        if texts:
+            self.tier.require(Tier.PROFESSIONAL, f"your row filter on {entity.name}")
+        return texts
 
     @property
     def filter_context(self) -> FilterContext:
@@ -85,13 +98,30 @@ def _readable_names(asking: Asking) -> Iterable[str]:
     return [entity.name for entity in entities if asking.rights(entity).may_read]
 
 
-def row_filter(asking: Asking, entity: Entity) -> TypedFilter | None:
-    """Return the filter that each row of *entity* must pass to be seen, None for all rows.
+def changeable_entity(asking: Asking, name: str, *, action: Action = Action.WRITE) -> StoredEntity:
+    """Return the deployed entity *name* if the principal has *action* on it.
 
     Raises:
-        AccessDenied: a stored filter no longer fits the entity: nothing is shown then.
+        NotFound: there is none, or none that this principal may know of.
+        AccessDenied: it may be read, and no more.
     """
-    texts = asking.rights(entity).filters_for(Action.READ)
+    stored = readable_entity(asking, name)
+    if not asking.rights(stored.definition).may(action):
+        raise AccessDenied(
+            f"you may read {stored.definition.name}, but the action {action.value} is not yours",
+            hint="an administrator grants it in permissions.yaml",
+        )
+    return stored
+
+
+def row_filter(asking: Asking, entity: Entity, action: Action = Action.READ) -> TypedFilter | None:
+    """Return the filter that a row of *entity* must pass for *action*, None for all rows.
+
+    Raises:
+        AccessDenied: a stored filter no longer fits the entity, or the tier has no row filters:
+            nothing is shown then.
+    """
+    texts = asking.filters_for(entity, Action.READ)
     if not texts:
         return None
     try:
