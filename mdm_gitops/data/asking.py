@@ -121,7 +121,7 @@ def row_filter(asking: Asking, entity: Entity, action: Action = Action.READ) -> 
         AccessDenied: a stored filter no longer fits the entity, or the tier has no row filters:
             nothing is shown then.
     """
-    texts = asking.filters_for(entity, Action.READ)
+    texts = asking.filters_for(entity, action)
     if not texts:
         return None
     try:
