@@ -17,7 +17,8 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import (
@@ -38,6 +39,11 @@ from mdm_gitops.model.suggest import nearest
 PREFIX = "Mdm__"
 _SCHEMA_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
+# Only with public keys: a secret that both sides know could be mistaken for one of the other kind.
+SIGNATURES: Final = frozenset(
+    f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)
+) | {"EdDSA", "Ed25519"}
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 PortNumber = Annotated[int, Field(ge=0, le=65_535)]
 
@@ -51,6 +57,12 @@ def _without_empty(values: Any) -> Any:
         for key, value in values.items()
         if value != "" or str(key).lower() == "auditretentiondays"
     }
+
+
+def is_private_or_tls(address: str) -> bool:
+    """Whether nobody on the way can read what goes to *address*: TLS, or this machine."""
+    parts = urlsplit(address)
+    return parts.scheme == "https" or parts.hostname in ("127.0.0.1", "::1", "localhost")
 
 
 class _Section(BaseModel):
@@ -128,6 +140,78 @@ class AuthSettings(_Section):
     EntryRole: str = Field(
         default="", description="role needed to come in at all; empty: any signed-in principal"
     )
+    Issuer: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="the OpenID provider, spelt as it names itself in its tokens; without it there"
+        " are API keys only",
+    )
+    AllowHttpIssuer: bool = Field(
+        default=False,
+        description="let the provider be reached without TLS; without this only on this machine",
+    )
+    Audience: str = Field(
+        default="",
+        description="what access tokens must be meant for (`aud`); empty: no bearer tokens",
+    )
+    TokenType: Literal["at+jwt", "any"] = Field(
+        default="at+jwt",
+        description="`at+jwt`: tokens must say that they are access tokens (RFC 9068); `any`: for"
+        " providers that do not say so",
+    )
+    Algorithms: str = Field(
+        default="RS256 PS256 ES256 EdDSA",
+        description="signatures that tokens may have, separated by spaces",
+    )
+    Clients: str = Field(
+        default="",
+        description="ids of the only clients whose access tokens are taken, separated by spaces;"
+        " empty: all that the provider gives tokens for the audience",
+    )
+    ServiceMarker: str = Field(
+        default="",
+        description="`claim` or `claim=value` that only tokens of services have, where they cannot"
+        " be told from those of users otherwise",
+    )
+    NameClaim: str = Field(
+        default="sub",
+        min_length=1,
+        description="claim with the name by which permissions know a user; choose one that users"
+        " cannot change themselves",
+    )
+    RolesClaim: str = Field(
+        default="roles",
+        min_length=1,
+        description="claim with the roles; dots lead into objects: `realm_access.roles`",
+    )
+    GroupsClaim: str = Field(
+        default="groups", min_length=1, description="claim with the groups, found as the roles are"
+    )
+    ClientId: str = Field(
+        default="",
+        description="id of this application at the provider, for signing in with a browser; empty:"
+        " no signing in with a browser",
+    )
+    ClientSecret: SecretStr | None = Field(
+        default=None, description="secret of this application; without it a public client"
+    )
+    Scopes: str = Field(
+        default="openid profile email", description="what a sign-in asks for, separated by spaces"
+    )
+    SessionIdleSeconds: Seconds = Field(
+        default=3_600.0, description="a session ends when it was not used for"
+    )
+    SessionMaxSeconds: Seconds = Field(
+        default=43_200.0, description="a session ends, used or not, after"
+    )
+    ProviderTimeoutSeconds: Seconds = Field(
+        default=5.0, description="give up asking the provider after"
+    )
+    KeysMaxAgeSeconds: Seconds = Field(
+        default=600.0,
+        description="ask the provider for its keys again after; a token with an unknown key asks"
+        " earlier, once a minute at most",
+    )
 
     @field_validator("BootstrapApiKey")
     @classmethod
@@ -135,6 +219,41 @@ class AuthSettings(_Section):
         if value and len(value.get_secret_value()) < 20:
             raise ValueError("a key needs 20 characters or more")
         return value
+
+    @field_validator("Issuer")
+    @classmethod
+    def _has_a_host(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "https://none")
+        if not parts.hostname or "@" in parts.netloc:
+            raise ValueError("an issuer is an address such as https://login.example.com/tenant")
+        return value
+
+    @field_validator("Algorithms")
+    @classmethod
+    def _public_key_algorithms(cls, value: str) -> str:
+        unknown = set(value.split()) - SIGNATURES
+        if unknown or not value.split():
+            raise ValueError(f"choose from {' '.join(sorted(SIGNATURES))}")
+        return value
+
+    @field_validator("Scopes")
+    @classmethod
+    def _with_openid(cls, value: str) -> str:
+        if "openid" not in value.split():
+            raise ValueError("openid must be among them")
+        return value
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if not self.Issuer and (self.Audience or self.ClientId):
+            raise ValueError("Audience and ClientId need an Issuer")
+        if self.Issuer and not (self.Audience or self.ClientId):
+            raise ValueError("Issuer needs an Audience, a ClientId, or both")
+        if self.Issuer and not (self.AllowHttpIssuer or is_private_or_tls(self.Issuer)):
+            raise ValueError("Issuer must begin with https://, or AllowHttpIssuer be true")
+        if self.SessionIdleSeconds > self.SessionMaxSeconds:
+            raise ValueError("SessionIdleSeconds is greater than SessionMaxSeconds")
+        return self
 
 
 class RateLimitSettings(_Section):
