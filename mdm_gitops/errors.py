@@ -12,6 +12,7 @@ MdmError
 ├── NotFound             no such entity, row or plan
 ├── Conflict             the request does not fit the present state
 ├── InputError           a request or a command has a wrong value
+├── RowRefused           a row breaks rules; carries every reason with its column
 ├── AuthRequired         no usable credential
 └── AccessDenied         a credential without the right
 
@@ -214,6 +215,27 @@ class Conflict(MdmError):
 
 class InputError(MdmError):
     code = "REQUEST_INVALID"
+
+
+class RowRefused(MdmError):
+    """A row breaks rules. *reasons* are objects with column, code and message; the first one's code
+    is the error's."""
+
+    code = "ENTITY_VALIDATION_TYPE"
+
+    def __init__(
+        self, reasons: Iterable[Mapping[str, Any]], *, hint: str = "", **details: Any
+    ) -> None:
+        self.reasons = tuple(reasons)
+        first = self.reasons[0]
+        more = f" (and {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+        super().__init__(
+            f"{first['message']}{more}",
+            hint=hint,
+            code=first["code"],
+            **details,
+            errors=list(self.reasons),
+        )
 
 
 class AuthRequired(MdmError):

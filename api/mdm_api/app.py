@@ -30,6 +30,7 @@ from mdm_api.routes import API_PREFIX, routes_of
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
 from mdm_gitops.access.api_keys import note_use
+from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import MdmError
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.connect import SessionLimits, borrow, connection_pool
@@ -69,6 +70,7 @@ def create_app(
         settings=settings,
         pool=pool,
         store=Store(schemas),
+        writer=RowWriter(pool),
         metrics=Metrics(),
         definitions=desired,
         deployer=WarehouseDeployer(url=database_url, settings=settings, definitions=desired),
@@ -117,6 +119,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
+            await services.writer.aclose()
             await _note_used_keys(services)
 
 

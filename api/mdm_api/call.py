@@ -132,13 +132,43 @@ class Call:
                     fresh = await store.current(conn)
                     if fresh is tried:
                         raise
-                key = security.presented_key(self.request, with_basic=self.operation.with_basic)
-                if not self._recognise(key, fresh):
-                    raise self._refused()
-            raise WarehouseLocked("definitions are being deployed", hint="try again in a moment")
+                self._recognise_again(fresh)
+            raise _being_deployed()
 
         store = self.services.store
         return await self.services.with_connection(until_it_holds)
+
+    async def writing(self, work: Callable[[Asking], Awaitable[T]]) -> T:
+        """Run *work*, which writes through connections of its own, in a state that holds.
+
+        It is repeated only when it said that nothing was written.
+        """
+        store = self.services.store
+        for _ in range(_ATTEMPTS):
+            tried = self.state
+            try:
+                return await work(self.asking)
+            except StateMoved:
+                fresh = await self.services.with_connection(
+                    lambda conn, tried=tried: store.refresh(conn, other_than=tried)  # type: ignore[misc]
+                )
+            except WarehouseError:
+                raise
+            except MdmError:
+                fresh = await self.services.with_connection(store.current)
+                if fresh is tried:
+                    raise
+            self._recognise_again(fresh)
+        raise _being_deployed()
+
+    def _recognise_again(self, state: StoreState) -> None:
+        key = security.presented_key(self.request, with_basic=self.operation.with_basic)
+        if not self._recognise(key, state):
+            raise self._refused()
+
+
+def _being_deployed() -> WarehouseLocked:
+    return WarehouseLocked("definitions are being deployed", hint="try again in a moment")
 
 
 def json_response(

@@ -109,6 +109,11 @@ _OWN: Final[dict[str, Schema]] = {
         },
         "additionalProperties": True,
     },
+    "RowInput": {
+        "type": "object",
+        "description": "Columns of the entity by the names of its definition, with their values.",
+        "additionalProperties": True,
+    },
     "RowPage": _object(
         {
             "items": _list(ref("Row")),

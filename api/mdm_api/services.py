@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from mdm_gitops.access import Tier
+from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow
@@ -31,6 +32,7 @@ class Services:
     settings: Settings
     pool: ConnectionPool
     store: Store
+    writer: RowWriter
     metrics: Metrics
     definitions: DefinitionsProvider
     deployer: Deployer

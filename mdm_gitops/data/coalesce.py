@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 MAX_BATCH: Final = 128
 WIDTH: Final = 2
 
-I = TypeVar("I")  # noqa: E741 - an item
+I = TypeVar("I")
 R = TypeVar("R")
 
 
@@ -93,9 +93,7 @@ class Coalescer(Generic[I, R]):
         lane.waiting.extendleft(reversed(later))
         return taken
 
-    async def _run(
-        self, kind: Hashable, batch: Sequence[tuple[I, asyncio.Future[R]]]
-    ) -> None:
+    async def _run(self, kind: Hashable, batch: Sequence[tuple[I, asyncio.Future[R]]]) -> None:
         if not batch:
             return
         try:

@@ -91,9 +91,7 @@ def _is_number(value: Any) -> bool:
 
 def _not_of_type(column: Column, value: Any, refused: NotOfType) -> RowError:
     message = f"{column.name} {shown(value)} {refused}"
-    return RowError(
-        code="ENTITY_VALIDATION_TYPE", column=column.name, message=message, value=value
-    )
+    return RowError(code="ENTITY_VALIDATION_TYPE", column=column.name, message=message, value=value)
 
 
 def _twice(column: Column, value: Any) -> RowError:

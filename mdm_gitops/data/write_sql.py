@@ -14,7 +14,7 @@ The change set is inserted last and draws its number after all rows are locked (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -118,13 +118,15 @@ def write_statement(
     source: Source,
     *,
     relink: bool = False,
+    whatever_its_state: bool = False,
 ) -> WriteStatement:
     """Return the statement that does *operation* to the rows of *source*.
 
     With *relink* a change of a value that other rows hold is written (the caller relinks them in the
-    same transaction); without, such rows are told as ``KEY``.
+    same transaction); without, such rows are told as ``KEY``. With *whatever_its_state* soft-deleted
+    rows are updated, too.
     """
-    builder = _Builder(asking=asking, target=target, source=source)
+    builder = _Builder(asking=asking, target=target, source=source, deleted_too=whatever_its_state)
     if operation is Operation.CREATE:
         return builder.create()
     return builder.change(operation, relink=relink)
@@ -132,9 +134,7 @@ def write_statement(
 
 def outcome_row(target: Target, asking: Asking, alias: str) -> str:
     """Return the row ``alias`` as the JSON that the caller may see."""
-    return _row_json(
-        target, alias, sees_restricted=asking.rights(target.entity).sees_restricted
-    )
+    return _row_json(target, alias, sees_restricted=asking.rights(target.entity).sees_restricted)
 
 
 def event_image(target: Target, alias: str) -> str:
@@ -161,6 +161,7 @@ class _Builder:
     asking: Asking
     target: Target
     source: Source
+    deleted_too: bool = False
     predicates: list[tuple[str, str, TypedFilter]] = field(default_factory=list)
 
     # --- the two shapes ---
@@ -204,9 +205,7 @@ SELECT {self._revision()}, j."_pos",
         values = self._value_faults("n", self.source.columns) if is_update else []
         faults = [*types, *values]
         numbers = judging.numbers_sql(values, start=len(types))
-        history = (
-            f"\nkept AS ({self._keep(operation)})," if target.entity.history_enabled else ""
-        )
+        history = f"\nkept AS ({self._keep(operation)})," if target.entity.history_enabled else ""
         removed = operation is Operation.HARD_DELETE
         new = "NULL::json" if removed else event_image(target, "d")
         row = "NULL::json" if removed else outcome_row(target, self.asking, "d")
@@ -301,7 +300,7 @@ SELECT {self._revision()}, j."_pos",
         match operation:
             case Operation.RESTORE:
                 cases.append(('NOT o."_sys_is_deleted"', Status.NOT_DELETED))
-            case Operation.UPDATE | Operation.SOFT_DELETE:
+            case Operation.UPDATE | Operation.SOFT_DELETE if not self.deleted_too:
                 cases.append(('o."_sys_is_deleted"', Status.DELETED))
             case Operation.HARD_DELETE:
                 cases.append((self._is_referenced(), Status.REFERENCED))
@@ -344,9 +343,10 @@ SELECT {self._revision()}, j."_pos",
     def _refused(self, action: Action, alias: str) -> str:
         """Return the condition that the row *alias* is outside of the caller's filter, or "false"."""
         typed = row_filter(self.asking, self.target.entity, action)
-        if action is Action.WRITE and alias == "o":
-            if typed == row_filter(self.asking, self.target.entity, Action.READ):
-                return "false"  # then it would have been missing
+        if (action, alias) == (Action.WRITE, "o") and typed == row_filter(
+            self.asking, self.target.entity
+        ):
+            return "false"  # then it would have been missing
         return f"({self._predicate(typed, alias)}) IS NOT TRUE" if typed else "false"
 
     def _visible_reference(self, entity: str, alias: str) -> str:
@@ -386,10 +386,12 @@ SELECT {self._revision()}, j."_pos",
     def _keep(self, operation: Operation) -> str:
         """Close the version that was replaced."""
         names = ["_sys_id", *self.target.columns, *(column.name for column in ROW_COLUMNS)]
-        ends = f"{_NEXT_MOMENT}" if operation is Operation.HARD_DELETE else 't."_sys_last_modified_at"'
+        ends = (
+            f"{_NEXT_MOMENT}" if operation is Operation.HARD_DELETE else 't."_sys_last_modified_at"'
+        )
         return (
             f"INSERT INTO {self.target.table_sql(Role.HISTORY)}"
-            f' ({_names([*names, "_sys_valid_from", "_sys_valid_to", "_sys_action"])})'
+            f" ({_names([*names, '_sys_valid_from', '_sys_valid_to', '_sys_action'])})"
             f' SELECT {", ".join(f"""o."{name}" """.strip() for name in names)},'
             f" o.\"_sys_last_modified_at\", {ends}, '{EVENT_OF[operation]}'"
             ' FROM done d JOIN old o USING ("_sys_id") JOIN todo t ON t."_id" = d."_sys_id"'

@@ -9,6 +9,7 @@ statement. What the URL itself says (``?options=-c ...``) has the last word on t
 from __future__ import annotations
 
 import re
+import select
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -378,3 +379,28 @@ def _milliseconds(seconds: float) -> str:
 
 def _unusable(message: str, *, hint: str) -> WarehouseError:
     return WarehouseError(message, hint=hint, code="WAREHOUSE_UNUSABLE")
+
+
+@asynccontextmanager
+async def borrow_checked(pool: ConnectionPool) -> AsyncIterator[Connection]:
+    """Lend a connection of *pool* that has not died in it: for writes, which are not repeated.
+
+    Costs no round trip: a server that went away has closed its end, which the socket shows.
+    """
+    for _ in range(pool.max_size + 1):
+        async with borrow(pool) as conn:
+            if _is_alive(conn):
+                yield conn
+                return
+            await conn.close()
+    async with borrow(pool) as conn:
+        yield conn
+
+
+def _is_alive(conn: Connection) -> bool:
+    if conn.closed or conn.broken:
+        return False
+    poller = select.poll()
+    poller.register(conn.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
+    # An idle connection has nothing to say, except that it ends.
+    return not poller.poll(0)

@@ -1,0 +1,70 @@
+"""What a write is refused with, in words and codes: the one place for all ways to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mdm_gitops.data.conflicts import Holder
+from mdm_gitops.data.judging import RowError
+from mdm_gitops.data.row_input import GivenRow
+from mdm_gitops.data.write_run import Line
+from mdm_gitops.data.write_sql import Status
+from mdm_gitops.errors import AccessDenied, Conflict, RowRefused
+from mdm_gitops.model import Entity
+from mdm_gitops.model.column_checks import shown
+
+
+def reason(error: RowError) -> dict[str, Any]:
+    """Return *error* as an item of a problem's ``errors``."""
+    found: dict[str, Any] = {"row": error.row} if error.row else {}
+    return {**found, "column": error.column, "code": error.code, "message": error.message}
+
+
+def refuse_standing(entity: Entity, line: Line) -> None:
+    """Raise if the row is not in a state, or not in a place, for what was asked."""
+    match line.status:
+        case Status.STALE:
+            raise Conflict(
+                f"the row has version {line.version} by now",
+                hint="read it again and decide on what is there",
+                code="ROW_VERSION_CONFLICT",
+                currentVersion=line.version,
+            )
+        case Status.DELETED:
+            raise Conflict(
+                f"the row of {entity.name} is deleted",
+                hint="restore it first",
+                code="ROW_DELETED",
+            )
+        case Status.NOT_DELETED:
+            raise Conflict(f"the row of {entity.name} is not deleted", code="ROW_NOT_DELETED")
+        case Status.REFERENCED:
+            raise Conflict(
+                f"other rows refer to the row of {entity.name}",
+                hint="delete or change them first, or delete the row with soft=true",
+                code="ROW_REFERENCED",
+            )
+        case Status.OUTSIDE:
+            raise AccessDenied(f"the row is outside of what you may write in {entity.name}")
+
+
+def taken_error(entity: Entity, holder: Holder, row: GivenRow) -> Conflict | RowRefused:
+    """Return the error for a unique value that *holder* has. A row that the caller may not see is
+    not named, and neither is that it is deleted."""
+    columns = [entity.column_by_name[name] for name in holder.columns]
+    names = ", ".join(column.name for column in columns)
+    values = ", ".join(shown(row.values.get(name)) for name in holder.columns)
+    if holder.is_deleted:
+        return Conflict(
+            f"{names} {values} belongs to a deleted row of {entity.name}",
+            hint=f"restore row {holder.row_id}, or delete it for good",
+            code="ROW_KEY_DELETED",
+            rowId=str(holder.row_id),
+        )
+    details: dict[str, Any] = {"rowId": str(holder.row_id)} if holder.row_id else {}
+    error = RowError(
+        code="ENTITY_VALIDATION_UNIQUE",
+        column=columns[0].name,
+        message=f"{names} {values} is taken by another row",
+    )
+    return RowRefused([reason(error)], **details)

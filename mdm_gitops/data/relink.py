@@ -1,0 +1,111 @@
+"""A key value that changes takes the rows along that hold it: each with its history and its event.
+
+Nothing cascades silently. The rows that refer to the old value are updated by the same statements as
+any other, in the transaction of the change, whoever may see them: they would break otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from mdm_gitops.data.asking import Asking, StateMoved
+from mdm_gitops.data.target import Referrer, Target, target_of
+from mdm_gitops.data.write_run import Line, run_write
+from mdm_gitops.data.write_sql import Operation, Source, Status, WriteStatement, write_statement
+
+Changed = Mapping[str, tuple[Any, Any]]  # column -> value before and after
+
+
+async def update_and_relink(
+    conn: AsyncConnection[Any],
+    *,
+    asking: Asking,
+    target: Target,
+    statement: WriteStatement,
+    row_id: UUID,
+    rows: Sequence[Mapping[str, Any]] = (),
+    values: Mapping[str, Any] | None = None,
+) -> Line:
+    """Run *statement*, which updates one row, and relink those that refer to it.
+
+    Call it inside a transaction. Raises StateMoved if the store moved meanwhile.
+    """
+    # Row by row the references are wrong for a moment; at the commit they must be right.
+    await conn.execute("SET CONSTRAINTS ALL DEFERRED")
+    before = await _keys(conn, target, row_id)
+    lines = await run_write(
+        conn, asking=asking, statement=statement, rows=rows, values=values, prepare=False
+    )
+    line = next(iter(lines.values()))
+    if line.status is Status.DONE and before is not None:
+        after = await _keys(conn, target, row_id)
+        assert after is not None, "the row was locked"
+        await relink(conn, asking=asking, target=target, changed=_changed(target, before, after))
+    return line
+
+
+async def relink(
+    conn: AsyncConnection[Any], *, asking: Asking, target: Target, changed: Changed
+) -> None:
+    """Give the rows that hold a value of *changed* the value after it."""
+    by_nobody = replace(asking, principal=replace(asking.principal, is_global_admin=True))
+    for referrer in target.referrers:
+        if referrer.key not in changed:
+            continue
+        old, new = changed[referrer.key]
+        other = target_of(by_nobody, by_nobody.state.entities[referrer.entity])
+        await _relink_column(conn, by_nobody, other, referrer, old, new)
+
+
+async def _relink_column(
+    conn: AsyncConnection[Any],
+    asking: Asking,
+    other: Target,
+    referrer: Referrer,
+    old: Any,
+    new: Any,
+) -> None:
+    column, type_ = referrer.column, other.type_of(referrer.column)
+    source = Source(
+        sql='SELECT row_number() OVER (ORDER BY r."_sys_id")::int AS "_pos", r."_sys_id" AS "_id",'
+        ' NULL::int AS "_base", %(actor)s::text AS "_actor", %(actor)s::text AS "_author",'
+        " jsonb_build_object('relinkedFrom', %(old)s::text) AS \"_detail\","
+        f' %(new)s::{type_} AS "{column}" FROM {other.main_sql} r'
+        f' WHERE r."{column}" = %(old)s::{type_}',
+        columns=(column,),
+        typed=True,
+    )
+    statement = asking.state.remember(
+        ("relink", other.name, column),
+        lambda: write_statement(
+            asking, other, Operation.UPDATE, source, relink=True, whatever_its_state=True
+        ),
+    )
+    lines = await run_write(
+        conn,
+        asking=asking,
+        statement=statement,
+        values={"old": old, "new": new},
+        prepare=False,
+    )
+    if any(line.status is not Status.DONE for line in lines.values()):
+        raise StateMoved
+    if lines and column in other.referred_columns:
+        await relink(conn, asking=asking, target=other, changed={column: (old, new)})
+
+
+async def _keys(conn: AsyncConnection[Any], target: Target, row_id: UUID) -> tuple[Any, ...] | None:
+    columns = ", ".join(f'm."{name}"' for name in target.referred_columns)
+    sql = f'SELECT {columns} FROM {target.main_sql} m WHERE m."_sys_id" = %(row_id)s FOR UPDATE'
+    cursor = await conn.execute(sql.encode(), {"row_id": row_id})
+    return await cursor.fetchone()
+
+
+def _changed(target: Target, before: tuple[Any, ...], after: tuple[Any, ...]) -> Changed:
+    pairs = zip(target.referred_columns, before, after, strict=True)
+    return {name: (old, new) for name, old, new in pairs if old is not None and old != new}

@@ -1,0 +1,300 @@
+"""Writing single rows: what a request asks for, done together with others that arrive meanwhile.
+
+One writer per server process. A request becomes an ``Intent``; intents of one kind share a statement
+(``data.coalesce``, ``data.write_sql``), and each gets what it would have got alone: where the statement
+fails as a whole (a race for a unique value, a row referred to that goes away, a deadlock), every
+intent is tried again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from psycopg import errors
+
+from mdm_gitops.data.asking import Asking, StateMoved, changeable_entity, row_filter
+from mdm_gitops.data.coalesce import Coalescer
+from mdm_gitops.data.conflicts import taken_by
+from mdm_gitops.data.failures import translated
+from mdm_gitops.data.refusals import reason, refuse_standing, taken_error
+from mdm_gitops.data.relink import update_and_relink
+from mdm_gitops.data.row_id import new_row_id
+from mdm_gitops.data.row_input import GivenRow, faults_of, read_row
+from mdm_gitops.data.rows import no_such_row
+from mdm_gitops.data.target import Target, target_of
+from mdm_gitops.data.write_run import Line, run_write
+from mdm_gitops.data.write_sql import (
+    Operation,
+    Status,
+    WriteStatement,
+    json_source,
+    write_statement,
+)
+from mdm_gitops.errors import MdmError, RowRefused, WarehouseLocked
+from mdm_gitops.model import Action
+from mdm_gitops.warehouse.connect import ConnectionPool, borrow_checked
+
+_ATTEMPTS: Final = 5
+# One statement serves many callers: what one of them runs into must not be the others' answer.
+_RACES: Final = (
+    errors.IntegrityError,
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRow:
+    """The row as the caller may see it; *body* is None after a hard delete."""
+
+    row_id: UUID
+    version: int
+    body: bytes | None
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """One change that a caller asks for. *base* is the version that must still hold, None for any."""
+
+    asking: Asking
+    target: Target
+    operation: Operation
+    row_id: UUID
+    base: int | None = None
+    row: GivenRow | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            "_id": str(self.row_id),
+            "_base": self.base,
+            "_actor": self.asking.principal.actor,
+        }
+        if self.row is not None:
+            given |= self.row.texts
+            given["_given"] = self.row.given
+        return given
+
+
+class RowWriter:
+    """Writes rows through *pool*. ``aclose`` waits for what is under way."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._coalescer: Coalescer[Intent, Line] = Coalescer(
+            self._flush, subject=lambda intent: intent.row_id
+        )
+
+    async def aclose(self) -> None:
+        await self._coalescer.aclose()
+
+    async def create(self, asking: Asking, entity: str, document: Mapping[str, Any]) -> WrittenRow:
+        """Write a new row.
+
+        Raises:
+            RowRefused: it breaks rules.
+            NotFound, AccessDenied: the caller may not.
+            StateMoved: ask again with a newer state.
+        """
+        target = self._target(asking, entity)
+        row = read_row(asking, target.entity, document)
+        intent = Intent(
+            asking=asking,
+            target=target,
+            operation=Operation.CREATE,
+            row_id=new_row_id(),
+            row=row,
+        )
+        return await self._do(intent)
+
+    async def update(
+        self,
+        asking: Asking,
+        entity: str,
+        row_id: UUID,
+        document: Mapping[str, Any],
+        *,
+        base: int | None = None,
+    ) -> WrittenRow:
+        """Write the given columns of a row; the others keep their values. Errors as ``create``."""
+        target = self._target(asking, entity)
+        row = read_row(asking, target.entity, document)
+        intent = Intent(
+            asking=asking,
+            target=target,
+            operation=Operation.UPDATE,
+            row_id=row_id,
+            base=base,
+            row=row,
+        )
+        return await self._do(intent)
+
+    async def change_state(
+        self,
+        asking: Asking,
+        entity: str,
+        row_id: UUID,
+        operation: Operation,
+        *,
+        base: int | None = None,
+    ) -> WrittenRow:
+        """Delete or restore a row. Errors as ``create``."""
+        target = self._target(asking, entity)
+        return await self._do(
+            Intent(asking=asking, target=target, operation=operation, row_id=row_id, base=base)
+        )
+
+    def _target(self, asking: Asking, entity: str) -> Target:
+        return target_of(asking, changeable_entity(asking, entity))
+
+    async def _do(self, intent: Intent) -> WrittenRow:
+        if intent.row is not None and intent.row.errors:
+            # It will not be written; the judge says what else is wrong.
+            line = await self._alone(intent, only_judge=True)
+        else:
+            line = await self._coalescer.submit(_kind(intent), intent)
+        for _ in range(_ATTEMPTS):
+            if line.status is Status.KEY:
+                line = await self._relinking(intent)
+            elif line.status is Status.TAKEN:
+                await self._refuse_taken(intent)
+                line = await self._alone(intent)
+            else:
+                return _written(intent, line)
+        raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
+
+    # --- the statements ---
+
+    async def _flush(
+        self, kind: Hashable, intents: Sequence[Intent]
+    ) -> Sequence[Line | BaseException]:
+        first = intents[0]
+        statement = _statement(first)
+        rows = [intent.document for intent in intents]
+        with translated():
+            async with borrow_checked(self._pool) as conn:
+                try:
+                    lines = await run_write(
+                        conn, asking=first.asking, statement=statement, rows=rows
+                    )
+                    return [lines[n] for n in range(len(intents))]
+                except _RACES:
+                    pass
+        return [await self._alone_or_error(intent) for intent in intents]
+
+    async def _alone_or_error(self, intent: Intent) -> Line | BaseException:
+        try:
+            return await self._alone(intent)
+        except (MdmError, StateMoved) as error:
+            return error
+
+    async def _alone(self, intent: Intent, *, only_judge: bool = False) -> Line:
+        with translated():
+            async with borrow_checked(self._pool) as conn:
+                for _ in range(_ATTEMPTS):
+                    try:
+                        lines = await run_write(
+                            conn,
+                            asking=intent.asking,
+                            statement=_statement(intent),
+                            rows=[intent.document],
+                            only_judge=only_judge,
+                        )
+                        return lines[0]
+                    except _RACES:
+                        continue  # the next look sees what the other has written
+        raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
+
+    async def _relinking(self, intent: Intent) -> Line:
+        statement = _statement(intent, relink=True)
+        with translated():
+            async with borrow_checked(self._pool) as conn:
+                for _ in range(_ATTEMPTS):
+                    try:
+                        async with conn.transaction():
+                            return await update_and_relink(
+                                conn,
+                                asking=intent.asking,
+                                target=intent.target,
+                                statement=statement,
+                                row_id=intent.row_id,
+                                rows=[intent.document],
+                            )
+                    except _RACES:
+                        continue
+        raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
+
+    async def _refuse_taken(self, intent: Intent) -> None:
+        """Raise what says whose the value is; return if it is free by now."""
+        assert intent.row is not None, "only given values can be taken"
+        with translated():
+            async with borrow_checked(self._pool) as conn:
+                holder = await taken_by(
+                    conn,
+                    asking=intent.asking,
+                    target=intent.target,
+                    row_id=intent.row_id,
+                    row=intent.row,
+                )
+        if holder is not None:
+            raise taken_error(intent.target.entity, holder, intent.row)
+
+
+def _kind(intent: Intent) -> Hashable:
+    """Return what intents must have in common to share a statement and its parameters."""
+    asking, entity = intent.asking, intent.target.entity
+    rights = asking.rights(entity)
+    # A row filter may name the caller or the moment.
+    is_filtered = row_filter(asking, entity, Action.WRITE) or row_filter(asking, entity)
+    who = asking.cache_key if is_filtered or _references_filtered(intent) else None
+    return (
+        intent.operation,
+        intent.target.name,
+        asking.state.revision,
+        rights.sees_restricted,
+        who,
+    )
+
+
+def _references_filtered(intent: Intent) -> bool:
+    asking = intent.asking
+    entities = {entity for entity, _ in intent.target.references.values()}
+    return any(
+        row_filter(asking, other) is not None
+        for other in (asking.state.entities[name].definition for name in entities)
+        if asking.rights(other).may_read
+    )
+
+
+def _statement(intent: Intent, *, relink: bool = False) -> WriteStatement:
+    key = ("write", *_kind(intent)[:2], *_kind(intent)[3:], relink)  # type: ignore[index]
+    return intent.asking.state.remember(
+        key,
+        lambda: write_statement(
+            intent.asking,
+            intent.target,
+            intent.operation,
+            json_source(intent.target),
+            relink=relink,
+        ),
+    )
+
+
+def _written(intent: Intent, line: Line) -> WrittenRow:
+    """Return what was written, or raise why nothing was."""
+    entity = intent.target.entity
+    if line.status is Status.MISSING:
+        raise no_such_row(entity, intent.row_id)
+    errors_found = faults_of(entity, intent.row, list(line.faults)) if intent.row else []
+    if line.status in (Status.DONE, Status.UNCHANGED) and not errors_found:
+        return WrittenRow(row_id=intent.row_id, version=line.version, body=line.body)
+    refuse_standing(entity, line)
+    if errors_found:
+        raise RowRefused([reason(error) for error in errors_found])
+    if line.status is Status.MOVED:
+        raise StateMoved
+    raise AssertionError(f"no answer for {line.status}")
