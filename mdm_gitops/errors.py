@@ -14,7 +14,9 @@ MdmError
 ├── InputError           a request or a command has a wrong value
 ├── RowRefused           a row breaks rules; carries every reason with its column
 ├── AuthRequired         no usable credential
-└── AccessDenied         a credential without the right
+├── AccessDenied         a credential without the right
+├── SignInFailed         a sign-in at the identity provider did not end well
+└── ProviderUnavailable  the identity provider does not answer, or not as it should
 
 Anything else that escapes is a bug. ``CATALOGUE`` is the contract: a code is never renamed and
 never changes its meaning; the docs page and the problem documents are made from it.
@@ -88,6 +90,13 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "MEDIA_TYPE_UNSUPPORTED": Kind(title="Media type is not supported", status=415),
         "AUTH_REQUIRED": Kind(title="Sign-in required", status=401),
         "ACCESS_DENIED": Kind(title="Access denied", status=403),
+        "SIGN_IN_FAILED": Kind(title="Sign-in failed", status=400),
+        "IDENTITY_PROVIDER_UNAVAILABLE": Kind(
+            title="Identity provider cannot be asked", status=503
+        ),
+        "API_KEY_NOT_FOUND": Kind(title="No such API key", status=404),
+        "API_KEY_EXISTS": Kind(title="API key exists", status=409),
+        "LAST_ADMIN_KEY": Kind(title="Last way in for an admin", status=409),
         "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
         "INTERRUPTED": Kind(title="Stopped before the end", status=503),
         "QUERY_TIMEOUT": Kind(title="Query took too long", status=503),
@@ -244,6 +253,16 @@ class AuthRequired(MdmError):
 
 class AccessDenied(MdmError):
     code = "ACCESS_DENIED"
+
+
+class SignInFailed(MdmError):
+    code = "SIGN_IN_FAILED"
+
+
+class ProviderUnavailable(MdmError):
+    """The identity provider does not answer, or not as it should. The reason stays in the log."""
+
+    code = "IDENTITY_PROVIDER_UNAVAILABLE"
 
 
 @dataclass(slots=True)
