@@ -86,7 +86,7 @@ def as_text(column: Column, value: Any) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def _not_of_type(column: Column, value: Any, refused: NotOfType) -> RowError:

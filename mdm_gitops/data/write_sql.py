@@ -180,18 +180,17 @@ next AS MATERIALIZED (SELECT g."_pos", g."_id", g."_actor", g."_detail", g."_id"
   g."_author" AS "_sys_created_by", statement_timestamp() AS "_sys_last_modified_at",
   g."_author" AS "_sys_last_modified_by", false AS "_sys_is_deleted",
   NULL::timestamptz AS "_sys_deleted_at", {judging.numbers_sql(types)} AS "_faults" FROM given g),
-weighed AS MATERIALIZED (
-  SELECT n."_pos", n."_faults" || {numbers} AS "_numbers", {outside} AS "_outside" FROM next n),
-judged AS MATERIALIZED (SELECT n."_pos", n."_id", w."_numbers", CASE WHEN w."_numbers" <> ''
-  THEN 'invalid' WHEN w."_outside" THEN 'outside' ELSE '' END AS "_status"
-  FROM next n JOIN weighed w USING ("_pos")),
-todo AS MATERIALIZED (SELECT n.* FROM next n JOIN judged j USING ("_pos")
-  WHERE j."_status" = '' AND {self._revision_holds()}),
+judged AS MATERIALIZED (SELECT n.*, w."_numbers", s."_status",
+  s."_status" = '' AND {self._revision_holds()} AS "_holds" FROM next n
+  CROSS JOIN LATERAL (SELECT n."_faults" || {numbers} AS "_numbers" OFFSET 0) w
+  CROSS JOIN LATERAL (SELECT CASE WHEN w."_numbers" <> '' THEN 'invalid'
+    WHEN {outside} THEN 'outside' ELSE '' END AS "_status" OFFSET 0) s),
+todo AS MATERIALIZED (SELECT j.* FROM judged j WHERE j."_holds"),
 done AS (INSERT INTO {target.main_sql} AS m ({_names(names)})
   SELECT {written} FROM todo t ORDER BY t."_pos" ON CONFLICT DO NOTHING RETURNING m.*),
 {self._events(Operation.CREATE, old="NULL::json", new=event_image(target, "d"))}
 SELECT {self._revision()}, j."_pos",
-  CASE WHEN j."_status" <> '' THEN j."_status" WHEN NOT {self._revision_holds()} THEN 'moved'
+  CASE WHEN j."_status" <> '' THEN j."_status" WHEN NOT j."_holds" THEN 'moved'
     WHEN d."_sys_id" IS NULL THEN 'taken' ELSE '' END, j."_numbers",
   CASE WHEN d."_sys_id" IS NOT NULL THEN {outcome_row(target, self.asking, "d")} END,
   d."_sys_version"
@@ -211,26 +210,26 @@ SELECT {self._revision()}, j."_pos",
         row = "NULL::json" if removed else outcome_row(target, self.asking, "d")
         sql = f"""WITH given AS MATERIALIZED ({self.source.sql}),
 old AS MATERIALIZED (SELECT m.* FROM {target.main_sql} m
-  WHERE m."_sys_id" IN (SELECT g."_id" FROM given g) ORDER BY m."_sys_id" FOR UPDATE OF m),
+  WHERE m."_sys_id" = ANY (ARRAY(SELECT g."_id" FROM given g))
+  ORDER BY m."_sys_id" FOR UPDATE OF m),
 next AS MATERIALIZED (SELECT g."_pos", g."_id", g."_base", g."_actor", g."_detail",
   o."_sys_id"{self._changed_values(is_update)}, o."_sys_version" + 1 AS "_sys_version",
   o."_sys_created_at", o."_sys_created_by", {_NEXT_MOMENT} AS "_sys_last_modified_at",
   g."_author" AS "_sys_last_modified_by", {_DELETED[operation]} AS "_sys_is_deleted",
   {_DELETED_AT[operation]} AS "_sys_deleted_at", {judging.numbers_sql(types)} AS "_faults"
   FROM given g LEFT JOIN old o ON o."_sys_id" = g."_id"),
-weighed AS MATERIALIZED (SELECT n."_pos", n."_faults" || {numbers} AS "_numbers",
-  {self._standing(operation)} AS "_standing"
-  FROM next n LEFT JOIN old o ON o."_sys_id" = n."_id"),
-judged AS MATERIALIZED (SELECT n."_pos", n."_id", w."_numbers",
-  CASE WHEN w."_standing" <> '' THEN w."_standing" WHEN w."_numbers" <> '' THEN 'invalid'
-  {self._further(operation, relink=relink)} ELSE '' END AS "_status"
-  FROM weighed w JOIN next n USING ("_pos") LEFT JOIN old o ON o."_sys_id" = n."_id"),
-todo AS MATERIALIZED (SELECT n.* FROM next n JOIN judged j USING ("_pos")
-  WHERE j."_status" = '' AND {self._revision_holds()}),
+judged AS MATERIALIZED (SELECT n.*, w."_numbers", s."_status",
+  s."_status" = '' AND {self._revision_holds()} AS "_holds"
+  FROM next n LEFT JOIN old o ON o."_sys_id" = n."_id"
+  CROSS JOIN LATERAL (SELECT n."_faults" || {numbers} AS "_numbers" OFFSET 0) w
+  CROSS JOIN LATERAL (SELECT CASE {self._standing(operation)}
+    WHEN w."_numbers" <> '' THEN 'invalid'
+    {self._further(operation, relink=relink)} ELSE '' END AS "_status" OFFSET 0) s),
+todo AS MATERIALIZED (SELECT j.* FROM judged j WHERE j."_holds"),
 done AS ({self._write(operation)}),{history}
 {self._events(operation, old=event_image(target, "o"), new=new)}
 SELECT {self._revision()}, j."_pos",
-  CASE WHEN j."_status" <> '' THEN j."_status" WHEN NOT {self._revision_holds()} THEN 'moved'
+  CASE WHEN j."_status" <> '' THEN j."_status" WHEN NOT j."_holds" THEN 'moved'
     WHEN d."_sys_id" IS NULL THEN 'missing' ELSE '' END, j."_numbers",
   CASE WHEN d."_sys_id" IS NOT NULL THEN {row}
     WHEN j."_status" = 'unchanged' THEN {outcome_row(target, self.asking, "o")} END,
@@ -290,7 +289,7 @@ SELECT {self._revision()}, j."_pos",
     # --- what stands against it ---
 
     def _standing(self, operation: Operation) -> str:
-        """Return the status that the old row alone gives."""
+        """Return the cases that the old row alone gives."""
         cases = [
             ('n."_sys_id" IS NULL', Status.MISSING),
             (self._refused(Action.READ, "o"), Status.MISSING),
@@ -305,7 +304,7 @@ SELECT {self._revision()}, j."_pos",
             case Operation.HARD_DELETE:
                 cases.append((self._is_referenced(), Status.REFERENCED))
         whens = " ".join(f"WHEN {sql} THEN '{status}'" for sql, status in cases if sql != "false")
-        return f"CASE {whens} ELSE '' END"
+        return whens
 
     def _further(self, operation: Operation, *, relink: bool) -> str:
         """Return the cases that the new row gives, after it was found to be valid."""
