@@ -154,9 +154,8 @@ class RowWriter:
     async def _do(self, intent: Intent) -> WrittenRow:
         if intent.row is not None and intent.row.errors:
             # It will not be written; the judge says what else is wrong.
-            line = await self._alone(intent, only_judge=True)
-        else:
-            line = await self._coalescer.submit(_kind(intent), intent)
+            return _written(intent, await self._alone(intent, only_judge=True))
+        line = await self._coalescer.submit(_kind(intent), intent)
         for _ in range(_ATTEMPTS):
             if line.status is Status.KEY:
                 line = await self._relinking(intent)
