@@ -125,12 +125,14 @@ def _query_parameter(parameter: Parameter) -> dict[str, Any]:
         "enum": list(parameter.choices) or None,
     }
     schema = {"type": parameter.kind.value, **{k: v for k, v in limits.items() if v is not None}}
-    document = {
+    document: dict[str, Any] = {
         "name": parameter.name,
         "in": "query",
         "description": parameter.description,
         "schema": schema,
     }
+    if parameter.required:
+        document["required"] = True
     if parameter.example is not None:
         document["example"] = parameter.example
     if parameter.tier is not Tier.COMMUNITY:

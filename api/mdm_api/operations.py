@@ -57,6 +57,7 @@ class Parameter:
     maximum: int | None = None
     choices: tuple[str, ...] = ()
     example: Any = None
+    required: bool = False
     tier: Tier = Tier.COMMUNITY
 
     def read(self, text: str) -> Any:
@@ -140,7 +141,7 @@ class Operation:
         """Return all parameters with their values or defaults.
 
         Raises:
-            InputError: one is unknown, given twice or of a wrong value.
+            InputError: one is unknown, given twice, of a wrong value, or missing.
         """
         known = {parameter.name: parameter for parameter in self.parameters}
         values = {parameter.name: parameter.default for parameter in self.parameters}
@@ -157,4 +158,7 @@ class Operation:
             seen.add(name)
             if text != "" or known[name].kind is not Kind.TEXT:
                 values[name] = known[name].read(text)
+        for parameter in self.parameters:
+            if parameter.required and values[parameter.name] is None:
+                raise InputError(f"{parameter.name} is missing", parameter=parameter.name)
         return values

@@ -173,6 +173,7 @@ def _members(operation: Operation) -> str:
 
 def _parameter(parameter: Parameter) -> str:
     default = "none" if parameter.default is None else f"`{str(parameter.default).lower()}`"
+    default = "required" if parameter.required else default
     value = ", ".join(f"`{choice}`" for choice in parameter.choices) or parameter.kind.value
     if parameter.minimum is not None:
         upper = f" to {parameter.maximum:,}" if parameter.maximum is not None else " or more"

@@ -124,6 +124,9 @@ _OWN: Final[dict[str, Schema]] = {
             "totalCount": _optional(_COUNT),
         }
     ),
+    "Choices": _object(
+        {"options": _list(_object({"value": {"description": "As a row has it."}, "label": _TEXT}))}
+    ),
     "EntityStatus": _object(_STATUS_MEMBERS),
     "EntityDocument": {
         "type": "object",

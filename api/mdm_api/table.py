@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from mdm_api import data, deployment, entities, health, metrics, swagger, writes
+from mdm_api import choices, data, deployment, entities, health, metrics, swagger, writes
 from mdm_api.operations import Operation
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *entities.operations,
     *deployment.operations,
     *data.operations,
+    *choices.operations,
     *writes.operations,
     *health.operations,
     *metrics.operations,

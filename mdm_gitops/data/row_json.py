@@ -79,9 +79,14 @@ def outputs(
 def _user_column(column: Column, sees_restricted: bool, alias: str) -> Output:
     if column.restricted and not sees_restricted:
         return Output(column.name, f"'{MASK}'::text")
+    return Output(column.name, column_sql(column, alias))
+
+
+def column_sql(column: Column, alias: str) -> str:
+    """Return the unmasked value of *column* as its member is made of it."""
     if column.data_type is DataType.DATETIME:
-        return Output(column.name, _moment(alias, column.folded))
-    return Output(column.name, f'{alias}."{column.folded}"')
+        return _moment(alias, column.folded)
+    return f'{alias}."{column.folded}"'
 
 
 def _system_column(name: str, alias: str) -> str:

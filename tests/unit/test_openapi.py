@@ -32,6 +32,8 @@ EXPECTED = {
     "GET /api/v1/entities/{name}/deploy/history",
     "GET /api/v1/entities/{name}/data",
     "GET /api/v1/entities/{name}/data/{id}",
+    "GET /api/v1/entities/{name}/data/ref-options",
+    "GET /api/v1/entities/{name}/data/column-suggestions",
     "GET /swagger/v1/swagger.json",
     "GET /swagger",
     "GET /healthz",
