@@ -1,0 +1,538 @@
+"""Writing rows over HTTP: what is refused and why, what stands in tables, history and events after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from psycopg import AsyncConnection
+
+from mdm_api.app import create_app
+from mdm_gitops.access.api_keys import digest, ensure_first_key, generate_key
+from mdm_gitops.settings import Settings
+from mdm_gitops.source import read_tree
+from mdm_gitops.warehouse.connect import connect
+from mdm_gitops.warehouse.names import Schemas
+from tests.integration.test_api_basics import KEY, Client, served
+from tests.support.warehouses import apply
+
+pytestmark = pytest.mark.anyio
+
+FILES = {
+    "mdm.yaml": b"name: test\napiVersion: mdm-gitops/v1\ndomains: [{name: ref}, {name: crm}]\n",
+    "entities/country.yaml": b"""
+name: country
+domain: ref
+historyEnabled: true
+keyColumns: [code]
+columns:
+  - {name: code, dataType: string, nullable: false, maxLength: 3}
+  - {name: Name, dataType: string}
+  - {name: region, dataType: string, default: EU}
+""",
+    "entities/customer.yaml": b"""
+name: customer
+domain: crm
+historyEnabled: true
+keyColumns: [code]
+uniqueConstraints: [{name: mail, columns: [email, country]}]
+columns:
+  - {name: code, dataType: string, nullable: false, pattern: '^C[0-9]+$'}
+  - {name: country, dataType: string, reference: {entity: country}}
+  - {name: parent, dataType: string, reference: {entity: customer}}
+  - {name: email, dataType: string}
+  - {name: segment, dataType: string, allowedValues: [a, b]}
+  - {name: credit, dataType: decimal, precision: 8, scale: 2, minValue: 0, maxValue: 5000}
+  - {name: rank, dataType: int, default: 7}
+  - {name: born, dataType: date}
+  - {name: seen, dataType: datetime}
+  - {name: active, dataType: bool, nullable: false, default: true}
+  - {name: tag, dataType: guid}
+  - {name: extra, dataType: json}
+  - {name: salary, dataType: string, classification: restricted}
+""",
+    "permissions.yaml": b"""
+permissions:
+  - {users: ["apikey:swiss"], domains: [crm], entities: [customer], actions: [write],
+     rowFilterDsl: "[country] = 'CH'"}
+  - {users: ["apikey:swiss"], domains: [ref], entities: [country], actions: [read],
+     rowFilterDsl: "[code] <> 'XX'"}
+  - {users: ["apikey:reader"], domains: ["*"], actions: [read]}
+  - {users: ["apikey:narrow"], domains: [crm], entities: [customer], actions: [write],
+     rowFilterDsl: "[segment] = 'a'"}
+  - {users: ["apikey:narrow"], domains: [crm], entities: [customer], actions: [read],
+     rowFilterDsl: "[segment] = 'a' OR [segment] = 'b'"}
+  - {users: [root], domains: ["*"], actions: [admin]}
+""",
+}
+CUSTOMERS, COUNTRIES = "/api/v1/entities/customer/data", "/api/v1/entities/country/data"
+
+
+@pytest.fixture
+async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(database_url, application_name="test") as conn:
+        await apply(conn, read_tree(FILES))
+        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+        yield conn
+
+
+@pytest.fixture
+async def client(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Client]:
+    async with served(create_app(database_url=database_url, settings=Settings())) as client:
+        client.headers["X-API-Key"] = KEY
+        for code in ("CH", "DE", "XX"):
+            assert (await client.post(COUNTRIES, json={"code": code})).status_code == 201
+        await conn.execute("TRUNCATE mdm.event, mdm.change_set")
+        yield client
+
+
+async def key_of(conn: AsyncConnection[Any], name: str) -> dict[str, str]:
+    key = generate_key()
+    await conn.execute(
+        "INSERT INTO mdm.api_key (name, key_sha256, is_global_admin, created_by)"
+        " VALUES (%s, %s, false, 'test')",
+        [name, digest(key)],
+    )
+    return {"X-API-Key": key}
+
+
+async def events(conn: AsyncConnection[Any]) -> list[tuple[str, str, str, Any, Any]]:
+    """Return entity, action, actor, old and new of all events, in the order they were recorded."""
+    cursor = await conn.execute(
+        "SELECT e.name, v.action, coalesce(v.actor, c.actor), v.old, v.new"
+        "  FROM mdm.change_set c JOIN mdm.event v ON v.change_set = c.key"
+        "  JOIN mdm.entity e USING (entity_id) ORDER BY c.seq, v.ordinal"
+    )
+    return await cursor.fetchall()
+
+
+async def history(conn: AsyncConnection[Any], entity: str) -> list[tuple[Any, ...]]:
+    cursor = await conn.execute(
+        "SELECT _sys_version, _sys_action, code, _sys_valid_from < _sys_valid_to"  # type: ignore[arg-type]
+        f"  FROM mdm_data.{entity}__history ORDER BY _sys_valid_to"
+    )
+    return await cursor.fetchall()
+
+
+async def make(client: Client, **values: Any) -> dict[str, Any]:
+    answer = await client.post(CUSTOMERS, json=values)
+    assert answer.status_code == 201, answer.text
+    row: dict[str, Any] = answer.json()
+    return row
+
+
+async def test_a_new_row_is_answered_as_it_is_stored(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    given = {
+        "code": "C1",
+        "country": "CH",
+        "email": "a@b.ch",
+        "segment": "a",
+        "credit": 12.50,
+        "born": "2001-02-03",
+        "seen": "2020-01-01T10:00:00+02:00",
+        "tag": "6BA7B810-9dad-11d1-80b4-00c04fd430c8",
+        "extra": {"a": [1.50, None, "ä"]},
+    }
+    answer = await client.post(CUSTOMERS, json=given)
+    assert answer.status_code == 201
+    row = answer.json()
+    assert answer.headers["ETag"] == '"v1"'
+    assert answer.headers["Location"] == f"{CUSTOMERS}/{row['_sys_id']}"
+    assert (await client.get(answer.headers["Location"])).json() == row
+    assert row["seen"] == "2020-01-01T08:00:00Z" and row["rank"] == 7 and row["active"] is True
+    assert row["extra"] == given["extra"] and row["_sys_state"] == "active"
+    [(entity, action, actor, old, new)] = await events(conn)
+    assert (entity, action, actor, old) == ("customer", "data_created", "apikey:bootstrap", None)
+    assert new == {name: value for name, value in row.items() if not name.startswith("_sys_")}
+
+
+FAULTS: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
+    ({}, [("code", "REQUIRED_FIELD")]),
+    ({"code": None}, [("code", "REQUIRED_FIELD")]),
+    ({"code": "C1", "active": None}, [("active", "REQUIRED_FIELD")]),
+    ({"code": "x"}, [("code", "PATTERN")]),
+    ({"code": 5}, [("code", "TYPE")]),
+    ({"code": "C1", "segment": "c"}, [("segment", "ALLOWED_VALUE")]),
+    ({"code": "C1", "credit": -1}, [("credit", "RANGE")]),
+    ({"code": "C1", "credit": 5000.01}, [("credit", "RANGE")]),
+    ({"code": "C1", "credit": 1.005}, [("credit", "TYPE")]),
+    ({"code": "C1", "credit": "abc"}, [("credit", "TYPE")]),
+    ({"code": "C1", "rank": 2**31}, [("rank", "TYPE")]),
+    ({"code": "C1", "rank": True}, [("rank", "TYPE")]),
+    ({"code": "C1", "born": "2001-02-30"}, [("born", "TYPE")]),
+    ({"code": "C1", "seen": "yesterday"}, [("seen", "TYPE")]),
+    ({"code": "C1", "active": "yes"}, [("active", "TYPE")]),
+    ({"code": "C1", "tag": "1"}, [("tag", "TYPE")]),
+    ({"code": "C1", "country": "FR"}, [("country", "REFERENCE")]),
+    ({"code": "C1", "parent": "C2"}, [("parent", "REFERENCE")]),
+    ({"code": "C" + "1" * 2_000}, [("code", "LENGTH")]),
+    ({"code": "C1", "colour": 1}, [("colour", "UNKNOWN_COLUMN")]),
+    ({"code": "C1", "CODE": "C2"}, [("code", "UNKNOWN_COLUMN")]),
+    ({"code": "C1", "_sys_version": 9}, [("_sys_version", "SYSTEM_COLUMN")]),
+    (
+        {"code": "x", "segment": "z", "rank": "1.5", "country": "FR"},
+        [
+            ("rank", "TYPE"),
+            ("code", "PATTERN"),
+            ("segment", "ALLOWED_VALUE"),
+            ("country", "REFERENCE"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "expected"), FAULTS, ids=lambda value: str(value)[:50])
+async def test_each_rule_has_its_code_and_its_column(
+    client: Client,
+    conn: AsyncConnection[Any],
+    given: dict[str, Any],
+    expected: list[tuple[str, str]],
+) -> None:
+    answer = await client.post(CUSTOMERS, json=given)
+    problem = answer.json()
+    found = [(e["column"], e["code"].removeprefix("ENTITY_VALIDATION_")) for e in problem["errors"]]
+    assert (answer.status_code, found) == (400, expected)
+    assert problem["code"] == problem["errors"][0]["code"] and "traceId" in problem
+    assert all(e["message"] for e in problem["errors"])
+    assert await events(conn) == []
+
+
+async def test_the_same_rules_hold_for_an_update(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", segment="a")
+    for given, expected in FAULTS:
+        if not given or ("code" in given and given["code"] == "C1" and len(given) == 1):
+            continue
+        answer = await client.put(f"{CUSTOMERS}/{row['_sys_id']}", json=given)
+        found = [
+            (e["column"], e["code"].removeprefix("ENTITY_VALIDATION_"))
+            for e in answer.json()["errors"]
+        ]
+        assert (answer.status_code, found) == (400, expected), given
+    assert len(await events(conn)) == 1
+
+
+async def test_a_row_may_refer_to_itself(client: Client) -> None:
+    assert (await make(client, code="C1", parent="C1"))["parent"] == "C1"
+
+
+async def test_an_update_keeps_what_is_not_given_and_the_version_before(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", segment="a", rank=1, extra={"a": 1})
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    for method, given in (("PUT", {"rank": 2}), ("PATCH", {"Segment": None, "extra": [1]})):
+        answer = await client.request(method, url, json=given)
+        assert answer.status_code == 200, answer.text
+    after = answer.json()
+    assert {**row, "rank": 2, "segment": None, "extra": [1], "_sys_version": 3} == {
+        **after,
+        "_sys_last_modified_at": row["_sys_last_modified_at"],
+    }
+    assert answer.headers["ETag"] == '"v3"' and (await client.get(url)).json() == after
+    assert await history(conn, "customer") == [
+        (1, "data_updated", "C1", True),
+        (2, "data_updated", "C1", True),
+    ]
+    found = await events(conn)
+    assert [event[1] for event in found] == ["data_created", "data_updated", "data_updated"]
+    assert found[1][3]["rank"] == 1 and found[1][4]["rank"] == 2
+
+
+async def test_an_update_that_changes_nothing_writes_nothing(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", credit=1.50, extra={"b": 1, "a": 2})
+    for given in ({}, {"code": "C1"}, {"credit": "1.5", "extra": {"a": 2, "b": 1}}):
+        answer = await client.put(f"{CUSTOMERS}/{row['_sys_id']}", json=given)
+        assert (answer.status_code, answer.json()) == (200, row)
+    assert len(await events(conn)) == 1 and await history(conn, "customer") == []
+
+
+async def test_if_match(client: Client) -> None:
+    row = await make(client, code="C1")
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    fits, old = {"If-Match": '"v1"'}, {"If-Match": '"v9"'}
+    answer = await client.put(url, json={"rank": 1}, headers=old)
+    assert (answer.status_code, answer.json()["code"]) == (412, "ROW_VERSION_CONFLICT")
+    assert answer.json()["currentVersion"] == 1
+    assert (await client.put(url, json={"rank": 1}, headers=fits)).status_code == 200
+    for change in (
+        client.put(url, json={"rank": 2}, headers=fits),
+        client.delete(url + "?soft=true", headers=fits),
+        client.delete(url, headers=fits),
+        client.post(url + "/restore", headers=fits),
+    ):
+        assert (await change).status_code == 412
+    assert (await client.put(url, json={}, headers={"If-Match": "W/1"})).status_code == 400
+    assert (await client.delete(url, headers={"If-Match": "*"})).status_code == 204
+
+
+async def test_if_match_may_be_required(database_url: str, client: Client) -> None:
+    row = await make(client, code="C1")
+    settings = Settings(Data={"RequireIfMatch": True})  # type: ignore[arg-type]
+    async with served(create_app(database_url=database_url, settings=settings)) as strict:
+        strict.headers["X-API-Key"] = KEY
+        url = f"{CUSTOMERS}/{row['_sys_id']}"
+        answer = await strict.put(url, json={"rank": 1})
+        assert (answer.status_code, answer.json()["code"]) == (428, "IF_MATCH_REQUIRED")
+        assert (await strict.post(CUSTOMERS, json={"code": "C2"})).status_code == 201
+
+
+async def test_soft_delete_and_restore(client: Client, conn: AsyncConnection[Any]) -> None:
+    row = await make(client, code="C1")
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    deleted = await client.delete(url + "?soft=true")
+    assert deleted.status_code == 200 and deleted.json()["_sys_state"] == "deleted"
+    assert (await client.get(CUSTOMERS)).json()["items"] == []
+    for change in (client.put(url, json={"rank": 1}), client.delete(url + "?soft=true")):
+        answer = await change
+        assert (answer.status_code, answer.json()["code"]) == (409, "ROW_DELETED")
+    taken = await client.post(CUSTOMERS, json={"code": "C1"})
+    assert (taken.status_code, taken.json()["code"]) == (409, "ROW_KEY_DELETED")
+    assert taken.json()["rowId"] == row["_sys_id"]
+    restored = await client.post(url + "/restore")
+    assert restored.status_code == 200 and restored.json()["_sys_state"] == "active"
+    again = await client.post(url + "/restore")
+    assert (again.status_code, again.json()["code"]) == (409, "ROW_NOT_DELETED")
+    assert [event[1] for event in await events(conn)] == [
+        "data_created",
+        "data_soft_deleted",
+        "data_restored",
+    ]
+    assert [line[1] for line in await history(conn, "customer")] == [
+        "data_soft_deleted",
+        "data_restored",
+    ]
+
+
+async def test_a_hard_delete_keeps_history_and_event(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", rank=1)
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    assert (await client.delete(url)).status_code == 204
+    assert (await client.get(url)).status_code == 404
+    assert (await client.delete(url)).status_code == 404
+    assert await history(conn, "customer") == [(1, "data_deleted", "C1", True)]
+    [_, (_, action, _, old, new)] = await events(conn)
+    assert action == "data_deleted" and old["rank"] == 1 and new is None
+    assert (await client.post(CUSTOMERS, json={"code": "C1"})).status_code == 201
+
+
+async def test_a_row_that_is_referred_to_stays(client: Client) -> None:
+    parent = await make(client, code="C1", parent="C1")
+    child = await make(client, code="C2", parent="C1")
+    url = f"{CUSTOMERS}/{parent['_sys_id']}"
+    answer = await client.delete(url)
+    assert (answer.status_code, answer.json()["code"]) == (409, "ROW_REFERENCED")
+    assert (await client.delete(url + "?soft=true")).status_code == 200
+    assert (await client.delete(f"{CUSTOMERS}/{child['_sys_id']}")).status_code == 204
+    # The reference to itself holds nobody.
+    assert (await client.delete(url)).status_code == 204
+
+
+async def test_unique_values(client: Client) -> None:
+    first = await make(client, code="C1", email="a@b", country="CH")
+    answer = await client.post(CUSTOMERS, json={"code": "C1"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "ENTITY_VALIDATION_UNIQUE")
+    assert answer.json()["errors"][0]["column"] == "code"
+    assert answer.json()["rowId"] == first["_sys_id"]
+    answer = await client.post(CUSTOMERS, json={"code": "C2", "email": "a@b", "country": "CH"})
+    assert (answer.status_code, answer.json()["errors"][0]["column"]) == (409, "email")
+    second = await make(client, code="C2", email="a@b", country="DE")
+    await make(client, code="C3", email="a@b")  # null equals nothing
+    answer = await client.put(f"{CUSTOMERS}/{second['_sys_id']}", json={"country": "CH"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "ENTITY_VALIDATION_UNIQUE")
+    answer = await client.put(f"{CUSTOMERS}/{second['_sys_id']}", json={"code": "C1"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "ENTITY_VALIDATION_UNIQUE")
+
+
+async def test_a_new_key_takes_the_rows_along_that_hold_it(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    swiss = (await client.get(f"{COUNTRIES}?filter=[code]='CH'")).json()["items"][0]
+    first = await make(client, code="C1", country="CH", parent="C1")
+    await make(client, code="C2", country="CH", parent="C1")
+    await make(client, code="C3", country="DE")
+    gone = await make(client, code="C4", country="CH")
+    await client.delete(f"{CUSTOMERS}/{gone['_sys_id']}?soft=true")
+    await conn.execute("TRUNCATE mdm.event, mdm.change_set")
+
+    answer = await client.put(f"{COUNTRIES}/{swiss['_sys_id']}", json={"code": "CHE"})
+    assert (answer.status_code, answer.json()["code"]) == (200, "CHE")
+    rows = (await client.get(f"{CUSTOMERS}?state=all&sort=code")).json()["items"]
+    assert [(r["code"], r["country"], r["_sys_version"]) for r in rows] == [
+        ("C1", "CHE", 2),
+        ("C2", "CHE", 2),
+        ("C3", "DE", 1),
+        ("C4", "CHE", 3),
+    ]
+    found = [(e[0], e[1], e[4].get("country")) for e in await events(conn)]
+    assert found == [("country", "data_updated", None)] + [("customer", "data_updated", "CHE")] * 3
+    await conn.execute("TRUNCATE mdm.event, mdm.change_set")
+
+    answer = await client.put(f"{CUSTOMERS}/{first['_sys_id']}", json={"code": "C9"})
+    assert answer.status_code == 200, answer.text
+    rows = (await client.get(f"{CUSTOMERS}?sort=code")).json()["items"]
+    assert [(r["code"], r["parent"]) for r in rows] == [("C2", "C9"), ("C3", None), ("C9", "C9")]
+    assert len(await events(conn)) == 3  # the row, itself as its own child, and the other one
+
+
+async def test_only_rows_inside_of_the_callers_filter_can_be_written(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    swiss = await key_of(conn, "swiss")
+    inside = await make(client, code="C1", country="CH")
+    outside = await make(client, code="C2", country="DE")
+    mine, other = (f"{CUSTOMERS}/{row['_sys_id']}" for row in (inside, outside))
+    assert (await client.put(mine, json={"rank": 1}, headers=swiss)).status_code == 200
+    for change in (
+        client.put(other, json={"rank": 1}, headers=swiss),
+        client.delete(other, headers=swiss),
+        client.delete(other + "?soft=true", headers=swiss),
+        client.post(other + "/restore", headers=swiss),
+    ):
+        answer = await change
+        assert (answer.status_code, answer.json()["code"]) == (404, "ROW_NOT_FOUND")
+    for change in (
+        client.put(mine, json={"country": "DE"}, headers=swiss),
+        client.post(CUSTOMERS, json={"code": "C3", "country": "DE"}, headers=swiss),
+        client.post(CUSTOMERS, json={"code": "C3"}, headers=swiss),
+    ):
+        answer = await change
+        assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_DENIED")
+    answer = await client.post(CUSTOMERS, json={"code": "C3", "country": "CH"}, headers=swiss)
+    assert answer.status_code == 201
+    # A hidden row is not named as the holder of a value, and a hidden target is as absent.
+    answer = await client.post(CUSTOMERS, json={"code": "C2", "country": "CH"}, headers=swiss)
+    assert answer.status_code == 409 and "rowId" not in answer.json()
+    await client.delete(other + "?soft=true")
+    answer = await client.post(CUSTOMERS, json={"code": "C2", "country": "CH"}, headers=swiss)
+    assert answer.json()["code"] == "ENTITY_VALIDATION_UNIQUE" and "rowId" not in answer.json()
+    hidden = await client.post(CUSTOMERS, json={"code": "C5", "country": "XX"}, headers=swiss)
+    absent = await client.post(CUSTOMERS, json={"code": "C5", "country": "YY"}, headers=swiss)
+    assert hidden.json()["errors"][0]["code"] == absent.json()["errors"][0]["code"]
+
+
+async def test_what_may_be_seen_but_not_written_is_refused(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    narrow, reader = await key_of(conn, "narrow"), await key_of(conn, "reader")
+    rows = [await make(client, code=f"C{n}", segment=s) for n, s in enumerate(("a", "b", None))]
+    urls = [f"{CUSTOMERS}/{row['_sys_id']}" for row in rows]
+    statuses = [(await client.put(u, json={"rank": 1}, headers=narrow)).status_code for u in urls]
+    assert statuses == [200, 403, 404]
+    answer = await client.put(urls[0], json={"rank": 1}, headers=reader)
+    assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_DENIED")
+    nobody = await key_of(conn, "nobody")
+    answer = await client.post(CUSTOMERS, json={"code": "C9"}, headers=nobody)
+    assert (answer.status_code, answer.json()["code"]) == (404, "ENTITY_NOT_FOUND")
+
+
+async def test_the_stars_of_a_mask_are_never_written(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    swiss = await key_of(conn, "swiss")
+    row = await make(client, code="C1", country="CH", salary="100")
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    shown = (await client.get(url, headers=swiss)).json()
+    assert shown["salary"] == "***"
+    own = {name: value for name, value in shown.items() if not name.startswith("_sys_")}
+    answer = await client.put(url, json={**own, "rank": 8}, headers=swiss)
+    assert answer.status_code == 200 and answer.json()["salary"] == "***"
+    assert (await client.get(url)).json()["salary"] == "100"
+
+
+async def test_a_right_that_is_taken_away_is_gone_for_the_next_write(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    swiss = await key_of(conn, "swiss")
+    row = await make(client, code="C1", country="CH")
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    assert (await client.put(url, json={"rank": 1}, headers=swiss)).status_code == 200
+    await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:swiss'")
+    assert (await client.put(url, json={"rank": 2}, headers=swiss)).status_code == 404
+    assert (await client.get(url)).json()["rank"] == 1
+
+
+async def test_callers_of_one_batch_get_their_own_answers(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    async def create(number: int) -> tuple[int, Any]:
+        given = {
+            "code": f"C{number % 40}",
+            "rank": number,
+            "segment": "z" if number % 5 == 0 else "a",
+        }
+        answer = await client.post(CUSTOMERS, json=given)
+        return number, answer
+
+    answers = await asyncio.gather(*(create(number) for number in range(120)))
+    won: dict[str, int] = {}
+    for number, answer in answers:
+        if number % 5 == 0:
+            assert answer.json()["code"] == "ENTITY_VALIDATION_ALLOWED_VALUE"
+        elif answer.status_code == 201:
+            assert answer.json()["rank"] == number
+            won[answer.json()["code"]] = number
+        else:
+            assert answer.json()["code"] == "ENTITY_VALIDATION_UNIQUE"
+    rows = (await client.get(f"{CUSTOMERS}?take=1000")).json()["items"]
+    assert {row["code"]: row["rank"] for row in rows} == won
+    assert len(won) == 32 == len(await events(conn))
+    cursor = await conn.execute("SELECT count(*) FROM mdm.change_set")
+    [sets] = await cursor.fetchone() or ()
+    assert sets < 32
+
+
+async def test_writers_of_one_row_follow_each_other(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", rank=0)
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    answers = await asyncio.gather(*(client.put(url, json={"rank": n}) for n in range(1, 41)))
+    assert all(answer.status_code == 200 for answer in answers)
+    assert sorted(answer.json()["_sys_version"] for answer in answers) == list(range(2, 42))
+    found = await events(conn)
+    assert [e[3]["rank"] for e in found[2:]] == [e[4]["rank"] for e in found[1:-1]]
+    assert [line[0] for line in await history(conn, "customer")] == list(range(1, 41))
+    assert all(line[3] for line in await history(conn, "customer"))
+
+
+async def test_a_target_that_goes_away_meanwhile(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    """Rows that refer to it and its deletion meet: never both succeed, and never a failure of ours."""
+    for attempt in range(8):
+        made = await client.post(COUNTRIES, json={"code": f"Z{attempt}"})
+        url = f"{COUNTRIES}/{made.json()['_sys_id']}"
+        given = [
+            {"code": f"C{attempt}{n}", "country": f"Z{attempt}" if n % 2 else "CH"}
+            for n in range(1, 13)
+        ]
+        gone, *answers = await asyncio.gather(
+            client.delete(url), *(client.post(CUSTOMERS, json=each) for each in given)
+        )
+        referring = list(answers[::2])
+        assert all(answer.status_code == 201 for answer in answers[1::2])
+        if gone.status_code == 204:
+            assert {a.json()["code"] for a in referring} == {"ENTITY_VALIDATION_REFERENCE"}
+        else:
+            assert gone.json()["code"] == "ROW_REFERENCED"
+
+
+async def test_bodies_that_are_no_row(client: Client) -> None:
+    for body in (b"", b"[]", b"5", b'{"code":', b"\xff", b'{"code": NaN}', b'{"a":1,"a":2}'):
+        answer = await client.post(
+            CUSTOMERS, content=body, headers={"Content-Type": "application/json"}
+        )
+        assert (answer.status_code, answer.json()["code"]) == (400, "REQUEST_INVALID"), body
+    answer = await client.post(CUSTOMERS, content=b"code", headers={"Content-Type": "text/csv"})
+    assert answer.status_code == 415
+    assert (await client.put(f"{CUSTOMERS}/no-guid", json={})).status_code == 404
