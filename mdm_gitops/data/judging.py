@@ -9,7 +9,7 @@ Unique values are not judged here: whether a value is free is only known when it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,23 @@ _RULES_BY_CODE: Final = {
     "ENTITY_VALIDATION_LENGTH": "is too long",
     "ENTITY_VALIDATION_REFERENCE": "refers to no row",
     "ENTITY_VALIDATION_UNIQUE": "is taken by another row",
+}
+
+_NO_RULE: Final[Mapping[str, Any]] = {
+    "max_length": None,
+    "pattern": None,
+    "precision": None,
+    "scale": None,
+    "min_value": None,
+    "max_value": None,
+    "allowed_values": (),
+}
+_FIELDS_BY_CODE: Final = {
+    "ENTITY_VALIDATION_TYPE": ("precision", "scale"),
+    "ENTITY_VALIDATION_PATTERN": ("pattern",),
+    "ENTITY_VALIDATION_ALLOWED_VALUE": ("allowed_values",),
+    "ENTITY_VALIDATION_RANGE": ("min_value", "max_value"),
+    "ENTITY_VALIDATION_LENGTH": ("max_length",),
 }
 
 
@@ -193,6 +210,12 @@ def _message(column: Column, code: str, value: Any) -> str:
     said = _RULES_BY_CODE.get(code, "is not valid")
     if code == "ENTITY_VALIDATION_REFERENCE" and column.reference is not None:
         said = f"is no {column.reference.entity}"
-    elif code not in ("ENTITY_VALIDATION_UNIQUE", "ENTITY_VALIDATION_REFERENCE"):
-        said = ValueJudge.of(column).why_refused(value) or said
+    elif code in _FIELDS_BY_CODE:
+        said = _only(column, _FIELDS_BY_CODE[code]).why_refused(value) or said
     return f"{column.name} {shown(value)} {said}"
+
+
+def _only(column: Column, kept: tuple[str, ...]) -> ValueJudge:
+    """Return a judge of these rules alone: of two that are broken each has its own words."""
+    dropped = {name: none for name, none in _NO_RULE.items() if name not in kept}
+    return ValueJudge.of(column.model_copy(update=dropped))
