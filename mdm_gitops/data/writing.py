@@ -1,7 +1,7 @@
 """Writing single rows: what a request asks for, done together with others that arrive meanwhile.
 
 One writer per server process. A request becomes an ``Intent``; intents of one kind share a statement
-(``data.coalesce``, ``data.write_sql``), and each gets what it would have got alone: where the statement
+(``warehouse.coalesce``, ``data.write_sql``), and each gets what it would have got alone: where the statement
 fails as a whole (a race for a unique value, a row referred to that goes away, a deadlock), every
 intent is tried again by itself.
 """
@@ -16,7 +16,7 @@ from uuid import UUID
 from psycopg import errors
 
 from mdm_gitops.data.asking import Asking, StateMoved, changeable_entity, row_filter
-from mdm_gitops.data.coalesce import Coalescer
+from mdm_gitops.warehouse.coalesce import Coalescer
 from mdm_gitops.data.conflicts import taken_by
 from mdm_gitops.data.failures import translated
 from mdm_gitops.data.refusals import reason, refuse_standing, taken_error
