@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,12 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mdm_api import security
+from mdm_api.callers import caller_of
 from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
 from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.observe import Observed
 from mdm_api.problems import no_such_path
 from mdm_api.routes import API_PREFIX, routes_of
+from mdm_api.security import CredentialKind
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
 from mdm_gitops.access.api_keys import note_use
@@ -36,6 +38,9 @@ from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.connect import SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
+
+if TYPE_CHECKING:
+    from mdm_gitops.access.oidc import Provider
 
 URL_VARIABLE: Final = "MDM_SERVE_DATABASE_URL"
 FOLDER_VARIABLE: Final = "MDM_SERVE_FOLDER"
@@ -74,6 +79,7 @@ def create_app(
         metrics=Metrics(),
         definitions=desired,
         deployer=WarehouseDeployer(url=database_url, settings=settings, definitions=desired),
+        provider=_provider(settings),
         now=now,
     )
     observed = Middleware(
@@ -90,6 +96,14 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.services = services
     return app
+
+
+def _provider(settings: Settings) -> Provider | None:
+    if not settings.Auth.Issuer:
+        return None
+    from mdm_gitops.access.oidc import Provider  # cryptography takes 20 MB
+
+    return Provider(settings.Auth)
 
 
 def app_from_environment() -> Starlette:
@@ -120,6 +134,8 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
             await services.writer.aclose()
+            if services.provider is not None:
+                await services.provider.aclose()
             await _note_used_keys(services)
 
 
@@ -153,7 +169,11 @@ async def _nothing_here(request: Request, exc: Exception) -> Response:
 
 async def _admit_somebody(request: Request) -> None:
     services: Services = request.app.state.services
-    key = security.presented_key(request)
+    settings = services.settings
+    credential = security.presented(request, settings)
+    if credential.kind is not CredentialKind.API_KEY:
+        await caller_of(credential, request, services)
+        return
     state = await services.with_connection(services.store.current)
-    if security.principal_of(key, state, now=services.now()) is None:
-        raise security.unknown_key(with_basic=False)
+    if security.principal_of(credential.value, state, now=services.now()) is None:
+        raise security.key_refused(settings.Auth, with_basic=False)

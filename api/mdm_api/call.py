@@ -16,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mdm_api import bodies, security
+from mdm_api.callers import caller_of
 from mdm_api.operations import Access, Operation
 from mdm_api.problems import no_such_path
+from mdm_api.security import Credential, CredentialKind
 from mdm_api.services import Services
 from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking, StateMoved
@@ -37,6 +39,13 @@ class Call:
     parameters: dict[str, Any]
     _state: StoreState | None = None
     _principal: Principal | None = None
+    _credential: Credential | None = None
+    _signed_in: Principal | None = None  # by a token or a session
+
+    @property
+    def credential(self) -> Credential:
+        assert self._credential is not None, "a public operation needs no credential"
+        return self._credential
 
     @property
     def state(self) -> StoreState:
@@ -71,14 +80,20 @@ class Call:
         """Let the caller in, or raise AuthRequired or AccessDenied."""
         if self.operation.access is Access.PUBLIC:
             return
-        key = security.presented_key(self.request, with_basic=self.operation.with_basic)
+        with_basic = self.operation.with_basic
+        self._credential = credential = security.presented(
+            self.request, self.services.settings, with_basic=with_basic
+        )
+        if credential.kind is not CredentialKind.API_KEY:
+            self._signed_in = await caller_of(
+                credential, self.request, self.services, with_basic=with_basic
+            )
         store = self.services.store
         known = store.last_known if self.operation.checks_late else None
-        if known is None or not self._recognise(key, known):
-            if known is not None and not security.may_be_unknown(key):
+        if known is None or not self._recognise(known):
+            if known is not None and not security.may_be_unknown(credential.value):
                 raise self._refused()
-            known = await self.services.with_connection(store.current)
-            if not self._recognise(key, known):
+            if not self._recognise(await self.services.with_connection(store.current)):
                 raise self._refused()
         self._require_tier()
         if self.operation.access is Access.GLOBAL_ADMIN and not self.principal.is_global_admin:
@@ -97,8 +112,11 @@ class Call:
             raise no_such_path()
         tier.require(operation.tier, f"{operation.method} {operation.path}")
 
-    def _recognise(self, key: str, state: StoreState) -> bool:
-        principal = security.principal_of(key, state, now=self.services.now())
+    def _recognise(self, state: StoreState) -> bool:
+        """Set principal and state. Whose key it is depends on the state; who signed in does not."""
+        principal = self._signed_in or security.principal_of(
+            self.credential.value, state, now=self.services.now()
+        )
         if principal is None:
             return False
         self._state, self._principal = state, principal
@@ -108,7 +126,8 @@ class Call:
         return True
 
     def _refused(self) -> AuthRequired:
-        return security.unknown_key(with_basic=self.operation.with_basic)
+        auth = self.services.settings.Auth
+        return security.key_refused(auth, with_basic=self.operation.with_basic)
 
     # --- work on the warehouse ------------------------------------------------------------------
 
@@ -162,8 +181,7 @@ class Call:
         raise _being_deployed()
 
     def _recognise_again(self, state: StoreState) -> None:
-        key = security.presented_key(self.request, with_basic=self.operation.with_basic)
-        if not self._recognise(key, state):
+        if not self._recognise(state):
             raise self._refused()
 
 

@@ -16,8 +16,23 @@ DESCRIPTION: Final = (
     "Master data: definitions, deployment and rows. Errors are problem documents (RFC 9457) with a"
     " `code` of docs/reference/errors.md. Unknown query parameters are refused."
 )
-_TAGS: Final = ("Entity definitions", "Deployment", "Data", "Health", "Documentation")
-_SIGN_IN: Final = {"apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
+_TAGS: Final = ("Entity definitions", "Deployment", "Data", "Signing in", "Health", "Documentation")
+_SIGN_IN: Final = {
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "JWT",
+        "description": "An access token of the identity provider, of a user or a service.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "__Host-mdm_session",
+        "description": "The session of a browser that signed in at /login; `mdm_session` on a server"
+        " without TLS.",
+    },
+}
 _BASIC: Final = {
     "keyAsPassword": {
         "type": "http",
@@ -103,7 +118,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
 def _security(operation: Operation) -> list[dict[str, list[str]]]:
     if operation.access is Access.PUBLIC:
         return []
-    keys: list[dict[str, list[str]]] = [{"apiKey": []}]
+    keys: list[dict[str, list[str]]] = [{name: []} for name in _SIGN_IN]
     return [*keys, {"keyAsPassword": []}] if operation.with_basic else keys
 
 

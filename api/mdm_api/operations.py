@@ -125,6 +125,7 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     path_parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     body: Body | None = None
+    takes_any_query: bool = False  # others add parameters that we do not know
     with_basic: bool = False  # a browser may sign in with a key as password
     checks_late: bool = False
     """The handler proves the state of the store in its own statement (``Call.reading``)."""
@@ -147,6 +148,8 @@ class Operation:
         values = {parameter.name: parameter.default for parameter in self.parameters}
         seen = set()
         for name, text in query.multi_items():
+            if name not in known and self.takes_any_query:
+                continue
             if name not in known:
                 raise InputError(
                     f"there is no query parameter {name[:60]!r} here",

@@ -24,6 +24,7 @@ _KEPT_INSIDE: Final = {
     "WAREHOUSE_UNAVAILABLE": "the warehouse cannot be reached, try again in a moment",
     "WAREHOUSE_UNUSABLE": "the warehouse is not usable, the log of the server says why",
     "SETTING_INVALID": "the server is not set up correctly, its log says why",
+    "IDENTITY_PROVIDER_UNAVAILABLE": "the identity provider does not answer, try again in a moment",
     "INTERNAL": "something went wrong here, the log of the server has it under this trace id",
 }
 _HTTP_CODES: Final = {
@@ -65,7 +66,8 @@ def _extensions(error: MdmError) -> dict[str, Any]:
         case FilterError(position=position, expected=expected):
             return {**found, "position": position, **({"expected": expected} if expected else {})}
         case _:
-            return {**error.details, **found}
+            told = {name: value for name, value in error.details.items() if name != "headers"}
+            return {**told, **found}
 
 
 def finding_document(finding: Finding) -> dict[str, Any]:
@@ -97,8 +99,9 @@ def problem_response(error: MdmError, *, trace_id: str, base_url: str | None) ->
 
 def _headers(error: MdmError, status: int) -> Mapping[str, str]:
     if status == 401:
-        scheme = 'Basic realm="mdm-gitops", charset="UTF-8"' if error.details.get("basic") else ""
-        return {"WWW-Authenticate": scheme or 'ApiKey realm="mdm-gitops", header="X-API-Key"'}
+        return dict(error.details.get("headers", {}))
+    if status == 429:
+        return {"Retry-After": str(error.details.get("retryAfterSeconds", RETRY_AFTER_S))}
     if status == 503:
         return {"Retry-After": str(RETRY_AFTER_S)}
     if status == 405:

@@ -94,6 +94,7 @@ _OWN: Final[dict[str, Schema]] = {
             "hint": _TEXT,
         },
     ),
+    "SignedOut": _object({"signedOut": _FLAG, "providerSignOutUrl": _optional(_TEXT)}),
     "Health": _object({"status": _TEXT}, {"version": _TEXT, "entities": _COUNT}),
     "Row": {
         "type": "object",

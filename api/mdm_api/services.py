@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from mdm_gitops.access import Tier
+from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mdm_api.definitions import DefinitionsProvider
     from mdm_api.deployer import Deployer
     from mdm_api.metrics import Metrics
+    from mdm_gitops.access.oidc import Provider
 
 T = TypeVar("T")
 
@@ -33,11 +36,19 @@ class Services:
     pool: ConnectionPool
     store: Store
     writer: RowWriter
+    rate_limit: RateLimit | None  # None: switched off
     metrics: Metrics
     definitions: DefinitionsProvider
     deployer: Deployer
+    provider: Provider | None = None  # of identities, if one is set
     now: Callable[[], datetime] = field(default=utc_now)
     used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Lend a connection for what must not be done twice."""
+        async with borrow(self.pool) as conn:
+            yield conn
 
     async def with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run *work*, which only reads, on a connection of the pool.

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from mdm_api import choices, data, deployment, entities, health, metrics, swagger, writes
+from mdm_api import (
+    choices,
+    data,
+    deployment,
+    entities,
+    health,
+    login,
+    metrics,
+    swagger,
+    writes,
+)
 from mdm_api.operations import Operation
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -16,4 +26,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *health.operations,
     *metrics.operations,
     *swagger.operations,
+    *login.operations,
 )

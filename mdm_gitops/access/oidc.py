@@ -147,14 +147,10 @@ class Provider:
         if told != self._issuer and (expected or told is not None):
             raise SignInFailed("another identity provider has answered")
 
-    async def sign_out_url(self, *, return_to: str) -> str | None:
+    async def sign_out_url(self) -> str | None:
         """Return where the browser may end its session with the provider as well, if it can."""
         endpoint = (await self.metadata()).end_session_endpoint
-        asked = {
-            "client_id": self._settings.ClientId,
-            "post_logout_redirect_uri": return_to,
-        }
-        return _with_query(endpoint, asked) if endpoint else None
+        return _with_query(endpoint, {"client_id": self._settings.ClientId}) if endpoint else None
 
     async def _trade(
         self, metadata: Metadata, code: str, verifier: str, redirect_uri: str

@@ -15,10 +15,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from mdm_gitops.access.jwks import VerifyingKey
 from mdm_gitops.errors import AuthRequired
+
+if TYPE_CHECKING:
+    from mdm_gitops.access.jwks import VerifyingKey
 
 MAX_LENGTH: Final = 8_192
 MAX_ID_TOKEN_LENGTH: Final = 65_536
@@ -224,8 +226,9 @@ def _audiences(claims: Claims) -> list[str]:
 
 def _check_subject(claims: Claims) -> None:
     subject = claims.get("sub")
-    is_text = isinstance(subject, str) and subject.isprintable()
-    if not is_text or not 0 < len(subject) <= MAX_SUBJECT_LENGTH:
+    if not isinstance(subject, str) or not subject.isprintable():
+        raise TokenRefused("the token has no subject")
+    if not 0 < len(subject) <= MAX_SUBJECT_LENGTH:
         raise TokenRefused("the token has no subject")
 
 
