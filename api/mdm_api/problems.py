@@ -27,6 +27,7 @@ _KEPT_INSIDE: Final = {
     "IDENTITY_PROVIDER_UNAVAILABLE": "the identity provider does not answer, try again in a moment",
     "INTERNAL": "something went wrong here, the log of the server has it under this trace id",
 }
+_API_KEY: Final = 'ApiKey realm="mdm-gitops", header="X-API-Key"'
 _HTTP_CODES: Final = {
     404: "NOT_FOUND",
     405: "METHOD_NOT_ALLOWED",
@@ -99,7 +100,7 @@ def problem_response(error: MdmError, *, trace_id: str, base_url: str | None) ->
 
 def _headers(error: MdmError, status: int) -> Mapping[str, str]:
     if status == 401:
-        return dict(error.details.get("headers", {}))
+        return {"WWW-Authenticate": _API_KEY, **error.details.get("headers", {})}
     if status == 429:
         return {"Retry-After": str(error.details.get("retryAfterSeconds", RETRY_AFTER_S))}
     if status == 503:

@@ -96,9 +96,9 @@ def test_what_tells_of_the_inside_stays_inside(code: str) -> None:
     [
         (AuthRequired("no"), "www-authenticate", 'ApiKey realm="mdm-gitops", header="X-API-Key"'),
         (
-            AuthRequired("no", basic=True),
+            AuthRequired("no", headers={"WWW-Authenticate": 'Basic realm="mdm-gitops"'}),
             "www-authenticate",
-            'Basic realm="mdm-gitops", charset="UTF-8"',
+            'Basic realm="mdm-gitops"',
         ),
         (WarehouseError("away"), "retry-after", "2"),
         (MdmError("no", code="METHOD_NOT_ALLOWED", allow=["GET", "HEAD"]), "allow", "GET, HEAD"),
