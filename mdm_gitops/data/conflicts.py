@@ -1,4 +1,4 @@
-"""Whose a unique value is that a row could not get."""
+"""Whose the unique values are that a row could not get."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ class Holder:
 
 async def taken_by(
     conn: AsyncConnection[Any], *, asking: Asking, target: Target, row_id: UUID, row: GivenRow
-) -> Holder | None:
-    """Return who holds a unique value of *row*, or None if nobody does any more."""
+) -> list[Holder]:
+    """Return who holds unique values of *row*: nobody, if all are free by now."""
     if not target.unique_sets:
-        return None
+        return []
     sql, values = _question(asking, target)
     document = {**row.texts, "_id": str(row_id), "_given": row.given}
     cursor = await conn.execute(sql.encode(), {**values, "row": orjson.dumps([document]).decode()})
-    found = await cursor.fetchone()
-    if found is None:
-        return None
-    number, holder, is_deleted, is_visible = found
-    return Holder(
-        columns=target.unique_sets[number],
-        row_id=holder if is_visible else None,
-        is_deleted=bool(is_deleted and is_visible),
-    )
+    return [
+        Holder(
+            columns=target.unique_sets[number],
+            row_id=holder if is_visible else None,
+            is_deleted=bool(is_deleted and is_visible),
+        )
+        for number, holder, is_deleted, is_visible in await cursor.fetchall()
+    ]
 
 
 def _question(asking: Asking, target: Target) -> tuple[str, Mapping[str, Any]]:
@@ -62,7 +61,7 @@ def _question(asking: Asking, target: Target) -> tuple[str, Mapping[str, Any]]:
     fields = "".join(f', "{name}" text' for name in target.columns)
     news = ", ".join(_new_value(target, name) for name in target.columns)
     parts = [
-        f'SELECT {number}, u."_sys_id", u."_sys_is_deleted", {visible}'
+        f'SELECT {number} AS number, u."_sys_id", u."_sys_is_deleted", {visible}'
         f" FROM next n JOIN {target.main_sql} u"
         f" ON {_same(columns)}"
         ' WHERE u."_sys_id" <> n."_id"'
@@ -73,7 +72,7 @@ def _question(asking: Asking, target: Target) -> tuple[str, Mapping[str, Any]]:
         f' AS g("_id" uuid, "_given" text{fields})),'
         f' next AS MATERIALIZED (SELECT g."_id", {news} FROM given g'
         f' LEFT JOIN {target.main_sql} o ON o."_sys_id" = g."_id")'
-        f" {' UNION ALL '.join(parts)} LIMIT 1"
+        f" {' UNION ALL '.join(parts)} ORDER BY number"
     )
     return sql, values
 

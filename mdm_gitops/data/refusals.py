@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from mdm_gitops.data.conflicts import Holder
@@ -48,23 +49,22 @@ def refuse_standing(entity: Entity, line: Line) -> None:
             raise AccessDenied(f"the row is outside of what you may write in {entity.name}")
 
 
-def taken_error(entity: Entity, holder: Holder, row: GivenRow) -> Conflict | RowRefused:
-    """Return the error for a unique value that *holder* has. A row that the caller may not see is
+def taken_error(entity: Entity, holders: Sequence[Holder], row: GivenRow) -> RowRefused:
+    """Return the error for unique values that *holders* have. A row that the caller may not see is
     not named, and neither is that it is deleted."""
+    reasons = [reason(_taken(entity, holder, row)) for holder in holders]
+    first = holders[0]
+    details: dict[str, Any] = {"rowId": str(first.row_id)} if first.row_id else {}
+    hint = f"restore row {first.row_id}, or delete it for good" if first.is_deleted else ""
+    return RowRefused(reasons, hint=hint, **details)
+
+
+def _taken(entity: Entity, holder: Holder, row: GivenRow) -> RowError:
     columns = [entity.column_by_name[name] for name in holder.columns]
     names = ", ".join(column.name for column in columns)
     values = ", ".join(shown(row.values.get(name)) for name in holder.columns)
     if holder.is_deleted:
-        return Conflict(
-            f"{names} {values} belongs to a deleted row of {entity.name}",
-            hint=f"restore row {holder.row_id}, or delete it for good",
-            code="ROW_KEY_DELETED",
-            rowId=str(holder.row_id),
-        )
-    details: dict[str, Any] = {"rowId": str(holder.row_id)} if holder.row_id else {}
-    error = RowError(
-        code="ENTITY_VALIDATION_UNIQUE",
-        column=columns[0].name,
-        message=f"{names} {values} is taken by another row",
-    )
-    return RowRefused([reason(error)], **details)
+        code, said = "ROW_KEY_DELETED", f"belongs to a deleted row of {entity.name}"
+    else:
+        code, said = "ENTITY_VALIDATION_UNIQUE", "is taken by another row"
+    return RowError(code=code, column=columns[0].name, message=f"{names} {values} {said}")

@@ -228,19 +228,19 @@ class RowWriter:
         raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
 
     async def _refuse_taken(self, intent: Intent) -> None:
-        """Raise what says whose the value is; return if it is free by now."""
+        """Raise what says whose the values are; return if they are free by now."""
         assert intent.row is not None, "only given values can be taken"
         with translated():
             async with borrow_checked(self._pool) as conn:
-                holder = await taken_by(
+                holders = await taken_by(
                     conn,
                     asking=intent.asking,
                     target=intent.target,
                     row_id=intent.row_id,
                     row=intent.row,
                 )
-        if holder is not None:
-            raise taken_error(intent.target.entity, holder, intent.row)
+        if holders:
+            raise taken_error(intent.target.entity, holders, intent.row)
 
 
 def _kind(intent: Intent) -> Hashable:
