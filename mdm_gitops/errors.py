@@ -82,6 +82,11 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "IDEMPOTENCY_IN_FLIGHT": Kind(title="Same request is under way", status=409),
         "CHANGES_EXPIRED": Kind(title="Changes have expired", status=410),
         "TIER_REQUIRED": Kind(title="Tier does not include this", status=403),
+        "SAVED_FILTER_NOT_FOUND": Kind(title="No such saved filter", status=404),
+        "SAVED_FILTER_LIMIT": Kind(title="Too many saved filters", status=409),
+        "API_KEY_NOT_FOUND": Kind(title="No such API key", status=404),
+        "API_KEY_EXISTS": Kind(title="API key exists already", status=409),
+        "API_KEY_LAST_ADMIN": Kind(title="Last key of a Global Admin", status=409),
         "NOT_FOUND": Kind(title="Not found", status=404),
         "METHOD_NOT_ALLOWED": Kind(title="Method not allowed", status=405),
         "CONFIRMATION_REQUIRED": Kind(title="Confirmation required", status=400),
@@ -98,6 +103,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "API_KEY_EXISTS": Kind(title="API key exists", status=409),
         "LAST_ADMIN_KEY": Kind(title="Last way in for an admin", status=409),
         "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
+        "MDM_RATE_LIMIT": Kind(title="Too many requests", status=429),
         "INTERRUPTED": Kind(title="Stopped before the end", status=503),
         "QUERY_TIMEOUT": Kind(title="Query took too long", status=503),
         "INTERNAL": Kind(title="Internal error", status=500),
@@ -253,6 +259,18 @@ class AuthRequired(MdmError):
 
 class AccessDenied(MdmError):
     code = "ACCESS_DENIED"
+
+
+class RateLimited(MdmError):
+    """More requests than the client may make; *retry_after_s* are the seconds to wait."""
+
+    code = "MDM_RATE_LIMIT"
+
+    def __init__(self, said: str, *, retry_after_s: int, hint: str = "") -> None:
+        super().__init__(said, hint=hint)
+        self.retry_after_s = retry_after_s
+        # The interface gives the body of this problem a member ``message``.
+        self.details["message"] = f"too many requests, try again in {retry_after_s} s"
 
 
 class SignInFailed(MdmError):

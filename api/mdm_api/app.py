@@ -27,15 +27,17 @@ from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.observe import Observed
 from mdm_api.problems import no_such_path
-from mdm_api.routes import API_PREFIX, routes_of
+from mdm_api.routes import routes_of
 from mdm_api.security import CredentialKind
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
+from mdm_api.throttle import count, is_limited
 from mdm_gitops.access.api_keys import note_use
+from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import MdmError
 from mdm_gitops.settings import Settings, load_settings
-from mdm_gitops.warehouse.connect import SessionLimits, borrow, connection_pool
+from mdm_gitops.warehouse.connect import ConnectionPool, SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
 
@@ -76,6 +78,7 @@ def create_app(
         pool=pool,
         store=Store(schemas),
         writer=RowWriter(pool),
+        rate_limit=_rate_limit(settings, pool, schemas),
         metrics=Metrics(),
         definitions=desired,
         deployer=WarehouseDeployer(url=database_url, settings=settings, definitions=desired),
@@ -96,6 +99,13 @@ def create_app(
     app.router.redirect_slashes = False
     app.state.services = services
     return app
+
+
+def _rate_limit(settings: Settings, pool: ConnectionPool, schemas: Schemas) -> RateLimit | None:
+    limit = settings.RateLimit
+    if not limit.Enabled:
+        return None
+    return RateLimit(pool, schemas=schemas, limit=limit.PermitLimit, window_s=limit.WindowSeconds)
 
 
 def _provider(settings: Settings) -> Provider | None:
@@ -145,6 +155,9 @@ async def _keep_house(services: Services) -> None:
     while True:
         services.metrics.note_pool(services.pool.get_stats())
         await _note_used_keys(services)
+        if services.rate_limit is not None:
+            with contextlib.suppress(MdmError):  # told by the requests that fail
+                await services.rate_limit.forget_past_windows()
         await asyncio.sleep(_HOUSEKEEPING_S)
 
 
@@ -162,8 +175,12 @@ async def _note_used_keys(services: Services) -> None:
 
 async def _nothing_here(request: Request, exc: Exception) -> Response:
     """No route: under /api only those who may come in are told so."""
-    if request.url.path.startswith(API_PREFIX):
-        await _admit_somebody(request)
+    services: Services = request.app.state.services
+    if is_limited(request.scope):
+        try:
+            await _admit_somebody(request)
+        finally:
+            await count(request, services.rate_limit)
     raise no_such_path()
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mdm_api import throttle
 from mdm_api.metrics import Metrics
 from mdm_api.problems import as_mdm_error, problem_response
 
@@ -42,7 +43,8 @@ class Observed:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_SECURITY]
+                added = [*_SECURITY, *throttle.headers_of(scope)]
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         try:

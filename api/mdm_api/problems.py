@@ -14,7 +14,15 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from mdm_gitops.errors import CATALOGUE, DefinitionError, FilterError, Finding, MdmError, NotFound
+from mdm_gitops.errors import (
+    CATALOGUE,
+    DefinitionError,
+    FilterError,
+    Finding,
+    MdmError,
+    NotFound,
+    RateLimited,
+)
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
@@ -101,8 +109,8 @@ def problem_response(error: MdmError, *, trace_id: str, base_url: str | None) ->
 def _headers(error: MdmError, status: int) -> Mapping[str, str]:
     if status == 401:
         return {"WWW-Authenticate": _API_KEY, **error.details.get("headers", {})}
-    if status == 429:
-        return {"Retry-After": str(error.details.get("retryAfterSeconds", RETRY_AFTER_S))}
+    if isinstance(error, RateLimited):
+        return {"Retry-After": str(error.retry_after_s)}
     if status == 503:
         return {"Retry-After": str(RETRY_AFTER_S)}
     if status == 405:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,9 +12,8 @@ from starlette.types import Receive, Scope, Send
 from mdm_api.call import Call
 from mdm_api.operations import Operation
 from mdm_api.services import Services
+from mdm_api.throttle import admit_counted
 from mdm_gitops.errors import MdmError
-
-API_PREFIX: Final = "/api"
 
 
 class PathEndpoint:
@@ -37,7 +35,8 @@ class PathEndpoint:
         if operation is None:
             # Whoever may not come in learns nothing of what there is.
             some = next(iter(self._operations.values()))
-            await Call(request=request, operation=some, services=services, parameters={}).admit()
+            call = Call(request=request, operation=some, services=services, parameters={})
+            await admit_counted(call)
             raise MdmError(
                 f"{request.method[:20]} is not possible here",
                 code="METHOD_NOT_ALLOWED",
@@ -45,7 +44,7 @@ class PathEndpoint:
             )
         request.scope["mdm.route"] = operation.path
         call = Call(request=request, operation=operation, services=services, parameters={})
-        await call.admit()
+        await admit_counted(call)
         call.read_query()
         return await operation.handler(call)
 
@@ -58,7 +57,10 @@ def routes_of(operations: Iterable[Operation]) -> list[Route]:
         assert operation.method not in methods, f"{operation.method} {operation.path} stands twice"
         methods[operation.method] = operation
     ordered = sorted(by_path.items(), key=lambda item: _specificity(item[0]))
-    return [Route(path, PathEndpoint(methods)) for path, methods in ordered]
+    return [
+        Route(next(iter(methods.values())).route_path, PathEndpoint(methods))
+        for _, methods in ordered
+    ]
 
 
 def _specificity(path: str) -> tuple[tuple[bool, str], ...]:
