@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 from psycopg import AsyncConnection
+from psycopg.pq.abc import PGresult
 
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.write_sql import Status, WriteStatement
@@ -41,15 +42,31 @@ async def run_write(
     *rows* are the objects of ``json_source``, without ``_pos``, which is their index; *values* are
     further parameters of another source.
     """
+    given = parameters(asking, statement, rows=rows, values=values)
+    if only_judge:
+        given["revision"] = NO_REVISION
+    cursor = await conn.execute(statement.sql, given, prepare=prepare)
+    return read_lines(cursor.pgresult, statement)
+
+
+def parameters(
+    asking: Asking,
+    statement: WriteStatement,
+    *,
+    rows: Sequence[Mapping[str, Any]] = (),
+    values: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return what *statement* is run with; *rows* and *values* are as in ``run_write``."""
     given = {**statement.parameters(asking), "actor": asking.principal.actor, **(values or {})}
     if rows:
         documents = [{"_pos": n, **row} for n, row in enumerate(rows)]
         given["rows"] = orjson.dumps(documents).decode()
-    if only_judge:
-        given["revision"] = NO_REVISION
-    cursor = await conn.execute(statement.sql, given, prepare=prepare)
-    result = cursor.pgresult
-    assert result is not None
+    return given
+
+
+def read_lines(result: PGresult | None, statement: WriteStatement) -> dict[int, Line]:
+    """Return what the outcome of *statement* says, by ``_pos``."""
+    assert result is not None, "the statement has not been run"
     lines = {}
     for n in range(result.ntuples):
         position = int(result.get_value(n, 1) or 0)

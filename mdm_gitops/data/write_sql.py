@@ -3,7 +3,8 @@
 Each is run outside of a transaction or as part of one, and is a whole: what it writes, it also
 records. Its rows come from a relation ``given``, the *source*, with the columns ``_pos`` (the
 caller's number), ``_id``, ``_base`` (the version that must still hold, or NULL), ``_actor`` (who
-acts), ``_author`` (whose values these are), ``_detail`` (for the event) and the row's own columns.
+acts), ``_author`` (whose values these are), ``_detail`` (for the event) and the row's own columns;
+where they become proposals (``proposals_sql``), also ``_batch`` (the name of their batch, or NULL).
 
 The outcome has one line per given row: the store's revision, ``_pos``, a status, the numbers of its
 faults, the row as JSON and its version. Nothing is written if the store's revision is not the one
@@ -60,6 +61,7 @@ class Status(StrEnum):
     OUTSIDE = "outside"  # before or after, outside of what the caller may write
     KEY = "key"  # a value that other rows may hold would change
     REFERENCED = "referenced"
+    WITHDRAWN = "withdrawn"  # it existed as a proposal alone, and that is gone
     MOVED = "moved"  # the store is not as the statement expected
 
 
@@ -106,7 +108,8 @@ def json_source(target: Target) -> Source:
     sql = (
         'SELECT g.*, g."_actor" AS "_author", NULL::jsonb AS "_detail" FROM'
         " json_to_recordset(%(rows)s::json) AS"
-        f' g("_pos" int, "_id" uuid, "_base" int, "_actor" text, "_given" text{fields})'
+        ' g("_pos" int, "_id" uuid, "_base" int, "_actor" text, "_batch" text,'
+        f' "_given" text{fields})'
     )
     return Source(sql=sql, columns=columns, marked=True)
 
@@ -126,7 +129,7 @@ def write_statement(
     same transaction); without, such rows are told as ``KEY``. With *whatever_its_state* soft-deleted
     rows are updated, too.
     """
-    builder = _Builder(asking=asking, target=target, source=source, deleted_too=whatever_its_state)
+    builder = Builder(asking=asking, target=target, source=source, deleted_too=whatever_its_state)
     if operation is Operation.CREATE:
         return builder.create()
     return builder.change(operation, relink=relink)
@@ -157,7 +160,9 @@ _NEXT_MOMENT: Final = (
 
 
 @dataclass(kw_only=True)
-class _Builder:
+class Builder:
+    """Puts a statement together; the parts that judge are shared with what writes proposals."""
+
     asking: Asking
     target: Target
     source: Source
@@ -186,7 +191,7 @@ judged AS MATERIALIZED (SELECT n.*, w."_numbers", s."_status",
   CROSS JOIN LATERAL (SELECT CASE WHEN w."_numbers" <> '' THEN 'invalid'
     WHEN {outside} THEN 'outside' ELSE '' END AS "_status" OFFSET 0) s),
 todo AS MATERIALIZED (SELECT j.* FROM judged j WHERE j."_holds"),
-done AS (INSERT INTO {target.main_sql} AS m ({_names(names)})
+done AS (INSERT INTO {target.main_sql} AS m ({names_sql(names)})
   SELECT {written} FROM todo t ORDER BY t."_pos" ON CONFLICT DO NOTHING RETURNING m.*),
 {self._events(Operation.CREATE, old="NULL::json", new=event_image(target, "d"))}
 SELECT {self._revision()}, j."_pos",
@@ -248,10 +253,12 @@ SELECT {self._revision()}, j."_pos",
     def _value_faults(self, alias: str, columns: Sequence[str]) -> list[Fault]:
         return [
             *judging.value_faults(self.target, columns, alias=alias),
-            *judging.reference_faults(
-                self.target, columns, alias=alias, visible=self._visible_reference
-            ),
+            *self._reference_faults(alias, columns),
         ]
+
+    def _reference_faults(self, alias: str, columns: Sequence[str]) -> list[Fault]:
+        visible = self._visible_reference
+        return list(judging.reference_faults(self.target, columns, alias=alias, visible=visible))
 
     def _given_value(self, column: str) -> str:
         if self.source.typed:
@@ -303,21 +310,23 @@ SELECT {self._revision()}, j."_pos",
                 cases.append(('o."_sys_is_deleted"', Status.DELETED))
             case Operation.HARD_DELETE:
                 cases.append((self._is_referenced(), Status.REFERENCED))
-        whens = " ".join(f"WHEN {sql} THEN '{status}'" for sql, status in cases if sql != "false")
-        return whens
+        return " ".join(f"WHEN {sql} THEN '{status}'" for sql, status in cases if sql != "false")
 
     def _further(self, operation: Operation, *, relink: bool) -> str:
         """Return the cases that the new row gives, after it was found to be valid."""
         if operation is not Operation.UPDATE:
             return ""
         columns = self.source.columns
-        cases = [(f"NOT ({_differs(columns)})", Status.UNCHANGED)]
+        cases = [(self._unchanged(columns), Status.UNCHANGED)]
         keys = [name for name in self.target.referred_columns if name in columns]
         if keys and not relink:
-            cases.append((_differs(keys), Status.KEY))
+            cases.append((differs_sql(keys), Status.KEY))
         cases += [(sql, Status.TAKEN) for sql in self._taken(columns)]
         cases.append((self._refused(Action.WRITE, "n"), Status.OUTSIDE))
         return " ".join(f"WHEN {sql} THEN '{status}'" for sql, status in cases if sql != "false")
+
+    def _unchanged(self, columns: Sequence[str]) -> str:
+        return f"NOT ({differs_sql(columns)})"
 
     def _taken(self, columns: Sequence[str]) -> list[str]:
         found = []
@@ -326,7 +335,7 @@ SELECT {self._revision()}, j."_pos",
                 same = " AND ".join(f'u."{name}" = n."{name}"' for name in unique)
                 other = f'{same} AND u."_sys_id" <> n."_id"'
                 held = f"EXISTS (SELECT FROM {self.target.main_sql} u WHERE {other})"
-                found.append(f"({_differs(unique)}) AND {held}")
+                found.append(f"({differs_sql(unique)}) AND {held}")
         return found
 
     def _is_referenced(self) -> str:
@@ -390,7 +399,7 @@ SELECT {self._revision()}, j."_pos",
         )
         return (
             f"INSERT INTO {self.target.table_sql(Role.HISTORY)}"
-            f" ({_names([*names, '_sys_valid_from', '_sys_valid_to', '_sys_action'])})"
+            f" ({names_sql([*names, '_sys_valid_from', '_sys_valid_to', '_sys_action'])})"
             f' SELECT {", ".join(f"""o."{name}" """.strip() for name in names)},'
             f" o.\"_sys_last_modified_at\", {ends}, '{EVENT_OF[operation]}'"
             ' FROM done d JOIN old o USING ("_sys_id") JOIN todo t ON t."_id" = d."_sys_id"'
@@ -460,11 +469,11 @@ _DELETED_AT: Final = {
 }
 
 
-def _names(names: Sequence[str]) -> str:
+def names_sql(names: Sequence[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def _differs(columns: Sequence[str]) -> str:
+def differs_sql(columns: Sequence[str]) -> str:
     new = ", ".join(f'n."{name}"' for name in columns)
     old = ", ".join(f'o."{name}"' for name in columns)
     return f"ROW({new}) IS DISTINCT FROM ROW({old})"
