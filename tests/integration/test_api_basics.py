@@ -224,7 +224,8 @@ async def test_nobody_comes_in_without_a_key(app: Starlette, operation: Any, key
 
 async def test_what_is_public_is_a_short_list(app: Starlette) -> None:
     public = {each.path for each in OPERATIONS if each.access is Access.PUBLIC}
-    assert public == {"/healthz", "/readyz", "/metrics", "/problems/{code}"}
+    signing_in = {"/login", "/login/callback", "/logout"}
+    assert public == {"/healthz", "/readyz", "/metrics", "/problems/{code}", *signing_in}
     assert not any(path.startswith("/api") for path in public)
     async with served(app) as client:
         for path in PUBLIC:
