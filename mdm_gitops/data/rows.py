@@ -45,6 +45,7 @@ from mdm_gitops.data.selecting import (
     revision_table,
     rows_source,
     sort_keys,
+    source_filters,
     where_clause,
 )
 from mdm_gitops.data.sorting import (
@@ -207,6 +208,7 @@ def _list_statement(
     if typed is not None:
         predicates.append(("f", "t", typed))
     source = rows_source(asking, stored, shape.state)
+    predicates += source_filters(asking, stored, shape.state)
     total = f", (SELECT count(*) FROM {source}{where_clause(conditions)}) AS total"
     with_cursor = [*conditions, after_predicate(keys, nulls)] if nulls else conditions
     names = {member.name for member in members}
@@ -233,6 +235,7 @@ def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape) -> _St
     typed = row_filter(asking, entity)
     if typed is not None:
         predicates.append(("f", "t", typed))
+    predicates += source_filters(asking, stored, shape.state)
     conditions = ['t."_sys_id" = %(row_id)s::uuid', *conditions_on(asking, typed, shape.state)]
     sql = _ENVELOPE.format(
         revision=revision_table(asking),

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from mdm_gitops.data.asking import Asking, refuse_restricted
+from mdm_gitops.data.asking import Asking, refuse_restricted, row_filter
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.sorting import SortKey, default_sort, parse_sort
 from mdm_gitops.filter import TypedFilter, compile_predicate
 from mdm_gitops.model import Entity
 from mdm_gitops.plan.physical import Role, table_name
+from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import StoredEntity
 
 # A filter with its place in the statement: prefix of its parameters, alias of its rows.
@@ -69,14 +70,47 @@ def where_clause(conditions: Sequence[str]) -> str:
 
 
 def rows_source(asking: Asking, stored: StoredEntity, state: RowState) -> str:
-    """Return what stands after FROM: the approved rows, or proposals that look like them."""
-    data, main = asking.schemas.data, f'"{asking.schemas.data}"."{stored.name}"'
+    """Return what stands after FROM: the approved rows, or proposals that look like them.
+
+    Of the proposals only those whose approved row the caller may see, too; the parameters of that
+    filter start with ``a`` (``source_filters``).
+    """
     if state is not RowState.PENDING:
-        return f"{main} t"
+        return f'"{asking.schemas.data}"."{stored.name}" t'
     if not stored.definition.approval_required:
+        main = f'"{asking.schemas.data}"."{stored.name}"'
         return f"({_NO_PROPOSALS.format(main=main)}) t"
-    edit = f'"{data}"."{table_name(stored.name, Role.EDIT)}"'
-    return f"({_PROPOSALS.format(main=main, edit=edit)}) t"
+    typed = row_filter(asking, stored.definition)
+    approved = predicate_sql(asking, typed, prefix="a", alias="m")
+    return f"({proposals_sql(asking.schemas, stored.name, approved=approved)}) t"
+
+
+def source_filters(asking: Asking, stored: StoredEntity, state: RowState) -> list[Placed]:
+    """Return the filters that ``rows_source`` holds."""
+    if state is not RowState.PENDING or not stored.definition.approval_required:
+        return []
+    typed = row_filter(asking, stored.definition)
+    return [("a", "m", typed)] if typed is not None else []
+
+
+PENDING_STATE: Final = "'pending'"
+
+
+def proposals_sql(
+    schemas: Schemas, entity: str, *, states: str = PENDING_STATE, approved: str = ""
+) -> str:
+    """Return the proposals of *entity* in *states* (literals) as a relation that has all columns of
+    a row; what has been approved already stands for what a proposal does not say.
+
+    *approved* is a condition on the approved row ``m``, where there is one; "" for none.
+    """
+    only = f' AND (m."_sys_id" IS NULL OR ({approved}))' if approved else ""
+    return _PROPOSALS.format(
+        main=f'"{schemas.data}"."{entity}"',
+        edit=f'"{schemas.data}"."{table_name(entity, Role.EDIT)}"',
+        states=states,
+        only=only,
+    )
 
 
 _PROPOSALS: Final = """SELECT e.*, coalesce(e."_sys_base_version", 0) AS "_sys_version",
@@ -87,7 +121,7 @@ _PROPOSALS: Final = """SELECT e.*, coalesce(e."_sys_base_version", 0) AS "_sys_v
        coalesce(m."_sys_is_deleted", false) AS "_sys_is_deleted",
        m."_sys_deleted_at" AS "_sys_deleted_at"
   FROM {edit} e LEFT JOIN {main} m ON m."_sys_id" = e."_sys_id"
- WHERE e."_sys_state" = 'pending'"""
+ WHERE e."_sys_state" IN ({states}){only}"""
 # An entity that needs no approval has no proposals; the question is answered all the same.
 _NO_PROPOSALS: Final = """SELECT m.*, 'pending'::text AS "_sys_state", ''::text AS "_sys_operation",
        NULL::text AS "_sys_batch_name", NULL::text AS "_sys_comment",
