@@ -34,7 +34,7 @@ def delay_before_attempt_s(
     """
     if attempt > len(DELAYS_S):
         return None
-    base = DELAYS_S[attempt - 1]
+    base: float = DELAYS_S[attempt - 1]
     if retry_after_s is not None and base:
         base = min(max(base, retry_after_s), 2 * base)
     return base * chance.uniform(1 - JITTER, 1 + JITTER)
