@@ -19,6 +19,7 @@ from mdm_gitops.filter import (
     columns_used,
     conjunction,
     disjunction,
+    only_found,
     parse,
     see_through,
     type_check,
@@ -117,6 +118,8 @@ def changeable_entity(asking: Asking, name: str, *, action: Action = Action.WRIT
 def row_filter(asking: Asking, entity: Entity, action: Action = Action.READ) -> TypedFilter | None:
     """Return the filter that a row of *entity* must pass for *action*, None for all rows.
 
+    A row whose reference leads nowhere passes no filter that follows it.
+
     Raises:
         AccessDenied: a stored filter no longer fits the entity, or the tier has no row filters:
             nothing is shown then.
@@ -125,7 +128,7 @@ def row_filter(asking: Asking, entity: Entity, action: Action = Action.READ) -> 
     if not texts:
         return None
     try:
-        typed = [_checked(asking.state, entity, text) for text in texts]
+        typed = [_stored_filter(asking.state, entity, text) for text in texts]
     except FilterError:
         raise AccessDenied(
             f"a row filter of yours on {entity.name} is not valid any more",
@@ -180,3 +183,8 @@ def _checked(state: StoreState, entity: Entity, text: str) -> TypedFilter:
         return type_check(parse(text), entity, state.definitions)
 
     return state.remember(("filter", entity.folded, text), check)
+
+
+def _stored_filter(state: StoreState, entity: Entity, text: str) -> TypedFilter:
+    key = ("row filter", entity.folded, text)
+    return state.remember(key, lambda: only_found(_checked(state, entity, text)))

@@ -39,9 +39,13 @@ class Output:
     sql: str
 
 
-def _moment(alias: str, column: str) -> str:
+def moment_sql(value: str) -> str:
     """Seconds keep their fraction without trailing zeros; independent of the session's zone."""
-    return f"replace(({alias}.\"{column}\" AT TIME ZONE 'UTC')::text, ' ', 'T') || 'Z'"
+    return f"replace(({value} AT TIME ZONE 'UTC')::text, ' ', 'T') || 'Z'"
+
+
+def _moment(alias: str, column: str) -> str:
+    return moment_sql(f'{alias}."{column}"')
 
 
 _MOMENTS: Final = frozenset(
@@ -148,11 +152,14 @@ def reference_columns(names: str, entity: Entity) -> tuple[Column, ...]:
     return tuple(found.values())
 
 
-def expanded_row(asking: Asking, column: Column, *, alias: str, visible: str) -> str:
+def expanded_row(
+    asking: Asking, column: Column, *, alias: str, visible: str, relation_prefix: str = ""
+) -> str:
     """Return the expression of the row that *column* of ``t`` refers to, as JSON or null.
 
     Null also stands for a row that the caller may not see. *visible* is the condition on *alias*
-    that its row filter gives, "" for none.
+    that its row filter gives, "" for none. With a *relation_prefix* the row is looked for in the
+    statement's own relation of the target, which is named so.
     """
     target, key = asking.state.definitions.reference_target(column)
     rights = asking.rights(target)
@@ -162,10 +169,15 @@ def expanded_row(asking: Asking, column: Column, *, alias: str, visible: str) ->
         target, sees_restricted=rights.sees_restricted, state=RowState.ALL, alias=alias
     )
     table = f'"{asking.schemas.data}"."{target.folded}" {alias}'
+    end = ""
+    if relation_prefix:
+        table = f'"{relation_prefix}{target.folded}" {alias}'
+        # Versions that were not kept may leave two rows with one key: the one that is known counts.
+        end = f' ORDER BY {alias}."_sys_last_modified_at", {alias}."_sys_id" LIMIT 1'
     link = f'{alias}."{key.folded}" = t."{column.folded}"'
     where = f"{link} AND ({visible})" if visible else link
     row = f"{alias}_row"
-    return f"(SELECT row_to_json({row}) FROM (SELECT {select_list(members)} FROM {table} WHERE {where}) {row})"
+    return f"(SELECT row_to_json({row}) FROM (SELECT {select_list(members)} FROM {table} WHERE {where}{end}) {row})"
 
 
 def select_list(members: Sequence[Output]) -> str:

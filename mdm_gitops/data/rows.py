@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
@@ -20,10 +21,8 @@ from psycopg import AsyncConnection
 from mdm_gitops.data.asking import (
     Asking,
     StateMoved,
-    combined,
     readable_entity,
     refuse_restricted,
-    requested_filter,
     row_filter,
 )
 from mdm_gitops.data.failures import translated
@@ -39,13 +38,12 @@ from mdm_gitops.data.row_json import (
 )
 from mdm_gitops.data.selecting import (
     Placed,
-    conditions_on,
+    Selection,
     predicate_sql,
     predicate_values,
     revision_table,
-    rows_source,
+    selection,
     sort_keys,
-    source_filters,
     where_clause,
 )
 from mdm_gitops.data.sorting import (
@@ -56,6 +54,7 @@ from mdm_gitops.data.sorting import (
     encode_cursor,
     order_by,
 )
+from mdm_gitops.data.time_travel import IS_AHEAD, RELATION_PREFIX, refuse_ahead, relations
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.model import Entity
 from mdm_gitops.warehouse.store import StoredEntity
@@ -83,6 +82,7 @@ class ListRequest:
     take: int = DEFAULT_TAKE
     after: str = ""
     count: bool = False
+    as_of: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,11 @@ class _Statement:
     predicates: tuple[Placed, ...] = ()
     keys: tuple[SortKey, ...] = ()
     has_key_column: bool = False
+    past: bool = False
 
-    def parameters(self, asking: Asking) -> dict[str, Any]:
-        return predicate_values(asking, self.predicates)
+    def parameters(self, asking: Asking, as_of: datetime | None) -> dict[str, Any]:
+        values = predicate_values(asking, self.predicates)
+        return {**values, "as_of": as_of} if self.past else values
 
 
 async def list_rows(
@@ -118,13 +120,14 @@ async def list_rows(
     """Return one page of the rows of *entity* that the principal may see.
 
     Raises:
-        NotFound, FilterError, InputError, AccessDenied: the request is refused.
+        NotFound, FilterError, InputError, AccessDenied, Conflict: the request is refused.
         StateMoved: ask again with a newer state.
     """
     stored = readable_entity(asking, entity)
     _check_numbers(request)
-    keys = sort_keys(asking, stored.definition, sort=request.sort, state=request.shape.state)
-    scope = f"{stored.name}/{request.shape.state.value}"
+    past, state = request.as_of is not None, request.shape.state
+    keys = sort_keys(asking, stored.definition, sort=request.sort, state=state, past=past)
+    scope = f"{stored.name}/{state.value}" + (f"/{request.as_of}" if past else "")
     cursor = decode_cursor(request.after, keys, scope=scope) if request.after else ()
     nulls = tuple(value is None for value in cursor)
     statement, seen = _kept(
@@ -138,28 +141,41 @@ async def list_rows(
             request.count,
             bool(request.skip),
             nulls,
+            past,
         ),
         lambda: _list_statement(asking, stored, request, keys, nulls),
     )
-    values = {**statement.parameters(asking), **after_parameters(cursor), "skip": request.skip}
+    values = {
+        **statement.parameters(asking, request.as_of),
+        **after_parameters(cursor),
+        "skip": request.skip,
+    }
     records = await _run(conn, statement, values, asking, prepare=seen)
     return _page(records, statement, request, scope)
 
 
 async def get_row(
-    conn: AsyncConnection[Any], *, asking: Asking, entity: str, row_id: UUID, shape: RowShape
+    conn: AsyncConnection[Any],
+    *,
+    asking: Asking,
+    entity: str,
+    row_id: UUID,
+    shape: RowShape,
+    as_of: datetime | None = None,
 ) -> Row:
     """Return one row; a row that the principal may not see is as absent as one that is not there.
 
     Raises:
         NotFound: there is no such entity or row.
+        InputError, AccessDenied, Conflict: the request is refused.
         StateMoved: ask again with a newer state.
     """
     stored = readable_entity(asking, entity)
+    past = as_of is not None
     statement, seen = _kept(
-        asking, (stored.name, shape), lambda: _get_statement(asking, stored, shape)
+        asking, (stored.name, shape, past), lambda: _get_statement(asking, stored, shape, past)
     )
-    values = {**statement.parameters(asking), "row_id": row_id}
+    values = {**statement.parameters(asking, as_of), "row_id": row_id}
     _, body, version = (await _run(conn, statement, values, asking, prepare=seen))[0]
     if body is None or version is None:
         raise no_such_row(stored.definition, row_id)
@@ -186,7 +202,7 @@ def parse_row_id(text: str, entity: Entity) -> UUID:
 
 # The left join answers the revision also when there is no row.
 _ENVELOPE: Final = """\
-SELECT h.*, p.* FROM (SELECT (SELECT value FROM {revision}) AS revision{head}) h
+{relations}SELECT h.*, p.* FROM (SELECT (SELECT value FROM {revision}) AS revision{head}) h
   LEFT JOIN (
 SELECT row_to_json(r){extra} FROM (
 SELECT t.* FROM {source}{where}{order}{limit}
@@ -201,64 +217,71 @@ def _list_statement(
     keys: tuple[SortKey, ...],
     nulls: tuple[bool, ...],
 ) -> _Statement:
-    entity, shape = stored.definition, request.shape
-    members, predicates = _members(asking, entity, shape)
-    typed = combined(row_filter(asking, entity), requested_filter(asking, entity, request.filter))
-    conditions = conditions_on(asking, typed, shape.state)
-    if typed is not None:
-        predicates.append(("f", "t", typed))
-    source = rows_source(asking, stored, shape.state)
-    predicates += source_filters(asking, stored, shape.state)
-    total = f", (SELECT count(*) FROM {source}{where_clause(conditions)}) AS total"
-    with_cursor = [*conditions, after_predicate(keys, nulls)] if nulls else conditions
-    names = {member.name for member in members}
+    past, state = request.as_of is not None, request.shape.state
+    members = _members(asking, stored.definition, request.shape, past=past)
+    rows = selection(asking, stored, filter=request.filter, state=state, past=past)
+    total = f", (SELECT count(*) FROM {rows.source}{where_clause(rows.conditions)}) AS total"
+    with_cursor = [*rows.conditions, *([after_predicate(keys, nulls)] if nulls else ())]
+    names = {member.name for member in members.outputs}
     has_keys = not {key.output for key in keys} <= names
     key_list = ", ".join(key.sql for key in keys)
     sql = _ENVELOPE.format(
-        revision=revision_table(asking),
-        head=total if request.count else "",
+        **_frame(asking, rows, members, head=total if request.count else ""),
         extra=f", json_build_array({key_list})" if has_keys else "",
-        source=source,
         where=where_clause(with_cursor),
         order=f"\n ORDER BY {order_by(keys)}",
         limit=f" LIMIT {request.take + 1}" + (" OFFSET %(skip)s" if request.skip else ""),
-        members=select_list(members),
     )
     return _Statement(
-        sql=sql.encode(), predicates=tuple(predicates), keys=keys, has_key_column=has_keys
+        sql=sql.encode(),
+        predicates=(*members.predicates, *rows.predicates),
+        keys=keys,
+        has_key_column=has_keys,
+        past=past,
     )
 
 
-def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape) -> _Statement:
-    entity = stored.definition
-    members, predicates = _members(asking, entity, shape)
-    typed = row_filter(asking, entity)
-    if typed is not None:
-        predicates.append(("f", "t", typed))
-    predicates += source_filters(asking, stored, shape.state)
-    conditions = ['t."_sys_id" = %(row_id)s::uuid', *conditions_on(asking, typed, shape.state)]
+def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape, past: bool) -> _Statement:
+    members = _members(asking, stored.definition, shape, past=past)
+    rows = selection(asking, stored, filter="", state=shape.state, past=past)
     sql = _ENVELOPE.format(
-        revision=revision_table(asking),
-        head="",
+        **_frame(asking, rows, members, head=""),
         extra=', t."_sys_version"',
-        source=rows_source(asking, stored, shape.state),
-        where=where_clause(conditions),
+        where=where_clause(['t."_sys_id" = %(row_id)s::uuid', *rows.conditions]),
         order="",
         limit="",
-        members=select_list(members),
     )
-    return _Statement(sql=sql.encode(), predicates=tuple(predicates))
+    predicates = (*members.predicates, *rows.predicates)
+    return _Statement(sql=sql.encode(), predicates=predicates, past=past)
 
 
-def _members(
-    asking: Asking, entity: Entity, shape: RowShape
-) -> tuple[tuple[Output, ...], list[Placed]]:
-    """Return the members of a row, and the filters that the rows it refers to must pass."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Members:
+    """The members of a row, the filters that the rows it refers to must pass, and their entities."""
+
+    outputs: tuple[Output, ...]
+    predicates: tuple[Placed, ...]
+    entities: frozenset[str]
+
+
+def _frame(asking: Asking, rows: Selection, members: _Members, *, head: str) -> dict[str, str]:
+    """Return the parts of the envelope that lists and single rows have alike."""
+    past = bool(rows.entities)
+    return {
+        "relations": relations(asking, rows.entities | members.entities) if past else "",
+        "revision": revision_table(asking),
+        "head": (f", {IS_AHEAD} AS ahead" if past else "") + head,
+        "source": rows.source,
+        "members": select_list(members.outputs),
+    }
+
+
+def _members(asking: Asking, entity: Entity, shape: RowShape, *, past: bool) -> _Members:
     sees_restricted = asking.rights(entity).sees_restricted
     members = chosen(
         outputs(entity, sees_restricted=sees_restricted, state=shape.state), shape.fields, entity
     )
-    inner, predicates = [], []
+    inner, predicates, entities = [], [], set()
     for number, column in enumerate(reference_columns(shape.expand, entity)):
         refuse_restricted(asking, entity, column.folded, purpose="expanded")
         target, _ = asking.state.definitions.reference_target(column)
@@ -266,14 +289,19 @@ def _members(
         prefix, alias = f"x{number}_", f"x{number}"
         if visible is not None:
             predicates.append((prefix, alias, visible))
-        condition = predicate_sql(asking, visible, prefix=prefix, alias=alias)
-        inner.append(
-            Output(column.name, expanded_row(asking, column, alias=alias, visible=condition))
+        row = expanded_row(
+            asking,
+            column,
+            alias=alias,
+            visible=predicate_sql(asking, visible, prefix=prefix, alias=alias),
+            relation_prefix=RELATION_PREFIX if past else "",
         )
+        inner.append(Output(column.name, row))
+        entities.add(target.folded)
     if inner:
         nested = f"(SELECT row_to_json(x) FROM (SELECT {select_list(inner)}) x)"
         members = (*members, Output(EXPANDED, nested))
-    return members, predicates
+    return _Members(outputs=members, predicates=tuple(predicates), entities=frozenset(entities))
 
 
 # --- around the statements ------------------------------------------------------------------------
@@ -321,6 +349,8 @@ async def _run(
     records = [[result.get_value(row, n) for n in columns] for row in range(result.ntuples)]
     if int(records[0][0] or 0) != asking.state.revision:
         raise StateMoved
+    if statement.past and any(record.pop(1) == b"t" for record in records):
+        raise refuse_ahead()
     return records
 
 

@@ -9,13 +9,21 @@ the store's revision in the same snapshot, and throws the answer away when it mo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
-from mdm_gitops.data.asking import Asking, refuse_restricted, row_filter
+from mdm_gitops.data.asking import (
+    Asking,
+    combined,
+    refuse_restricted,
+    requested_filter,
+    row_filter,
+)
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.sorting import SortKey, default_sort, parse_sort
-from mdm_gitops.filter import TypedFilter, compile_predicate
+from mdm_gitops.data.time_travel import RELATION_PREFIX, relation, require_history
+from mdm_gitops.errors import InputError
+from mdm_gitops.filter import TypedFilter, columns_used, compile_predicate
 from mdm_gitops.model import Entity
 from mdm_gitops.plan.physical import Role, table_name
 from mdm_gitops.warehouse.names import Schemas
@@ -23,6 +31,70 @@ from mdm_gitops.warehouse.store import StoredEntity
 
 # A filter with its place in the statement: prefix of its parameters, alias of its rows.
 Placed: TypeAlias = tuple[str, str, TypedFilter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The rows that a caller asks for and may see: what stands after FROM, and their conditions.
+
+    A read of the past has *entities* (folded names), whose relations its WITH clause must make
+    (``time_travel.relations``), and the parameter ``as_of``.
+    """
+
+    source: str
+    conditions: tuple[str, ...]
+    predicates: tuple[Placed, ...]
+    entities: frozenset[str] = frozenset()
+
+
+def selection(
+    asking: Asking, stored: StoredEntity, *, filter: str, state: RowState, past: bool = False
+) -> Selection:
+    """Return the rows of *stored* that pass *filter* and the caller's row filter.
+
+    Raises:
+        FilterError, AccessDenied: *filter* is none for this entity, or asks too much.
+        Conflict, InputError: *past* is asked for, and is not kept.
+    """
+    own = row_filter(asking, stored.definition)
+    asked = requested_filter(asking, stored.definition, filter)
+    if past:
+        return _past_selection(asking, stored, own, asked, state)
+    typed = combined(own, asked)
+    return Selection(
+        source=rows_source(asking, stored, state),
+        conditions=tuple(conditions_on(asking, typed, state)),
+        predicates=(
+            *((("f", "t", typed),) if typed is not None else ()),
+            *source_filters(asking, stored, state),
+        ),
+    )
+
+
+def _past_selection(
+    asking: Asking,
+    stored: StoredEntity,
+    own: TypedFilter | None,
+    asked: TypedFilter | None,
+    state: RowState,
+) -> Selection:
+    """The row filter follows references to the rows of now, the caller's own to those of then."""
+    require_history(stored)
+    if state is RowState.PENDING:
+        raise InputError("proposals have no past", hint="leave asOfUtc out", parameter="state")
+    conditions = conditions_on(asking, own, state)
+    entities, predicates = {stored.name}, [("f", "t", own)] if own is not None else []
+    if asked is not None:
+        then = predicate_sql(asking, asked, prefix="q", alias="t", relation_prefix=RELATION_PREFIX)
+        conditions.append(f"({then})")
+        predicates.append(("q", "t", asked))
+        entities |= {entity for entity, _ in columns_used(asked)}
+    return Selection(
+        source=f"{relation(stored.name)} t",
+        conditions=tuple(conditions),
+        predicates=tuple(predicates),
+        entities=frozenset(entities),
+    )
 
 
 def conditions_on(asking: Asking, typed: TypedFilter | None, state: RowState) -> list[str]:
@@ -37,7 +109,14 @@ def conditions_on(asking: Asking, typed: TypedFilter | None, state: RowState) ->
     return found
 
 
-def predicate_sql(asking: Asking, typed: TypedFilter | None, *, prefix: str, alias: str) -> str:
+def predicate_sql(
+    asking: Asking,
+    typed: TypedFilter | None,
+    *,
+    prefix: str,
+    alias: str,
+    relation_prefix: str = "",
+) -> str:
     if typed is None:
         return ""
     predicate = compile_predicate(
@@ -46,6 +125,7 @@ def predicate_sql(asking: Asking, typed: TypedFilter | None, *, prefix: str, ali
         schema=asking.schemas.data,
         alias=alias,
         parameter_prefix=prefix,
+        relation_prefix=relation_prefix,
     )
     return predicate.sql
 
@@ -133,18 +213,21 @@ def revision_table(asking: Asking) -> str:
     return f'"{asking.schemas.config}".revision'
 
 
-def sort_keys(asking: Asking, entity: Entity, *, sort: str, state: RowState) -> tuple[SortKey, ...]:
+def sort_keys(
+    asking: Asking, entity: Entity, *, sort: str, state: RowState, past: bool = False
+) -> tuple[SortKey, ...]:
     """Return the total order that *sort* asks for, without it that of the definition.
 
     Raises:
         InputError: *sort* names what cannot be sorted by.
         AccessDenied: it names a column that is masked for the caller.
     """
-    key = ("sort", asking.cache_key, entity.folded, sort, state)
-    return asking.state.remember(key, lambda: _parsed_sort(asking, entity, sort, state))
+    free = past or state is RowState.PENDING
+    key = ("sort", asking.cache_key, entity.folded, sort, free)
+    return asking.state.remember(key, lambda: _parsed_sort(asking, entity, sort, free))
 
 
-def _parsed_sort(asking: Asking, entity: Entity, sort: str, state: RowState) -> tuple[SortKey, ...]:
+def _parsed_sort(asking: Asking, entity: Entity, sort: str, free: bool) -> tuple[SortKey, ...]:
     sees_restricted = asking.rights(entity).sees_restricted
 
     def refuse(column: str) -> None:
@@ -158,11 +241,9 @@ def _parsed_sort(asking: Asking, entity: Entity, sort: str, state: RowState) -> 
         keys = parse_sort(sort, entity, refuse=refuse)
     else:
         keys = default_sort(entity, is_masked=is_masked)
-    if state is RowState.PENDING:
-        return tuple(_as_proposal(key) for key in keys)
-    return keys
+    return tuple(_freed(key) for key in keys) if free else keys
 
 
-def _as_proposal(key: SortKey) -> SortKey:
-    """A proposal may lack what an approved row must have."""
+def _freed(key: SortKey) -> SortKey:
+    """A proposal, and a version of the past, may lack what an approved row must have."""
     return replace(key, nullable=key.nullable or not key.column.startswith("_sys_"))

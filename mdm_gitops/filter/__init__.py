@@ -16,6 +16,7 @@ from mdm_gitops.filter.typed import (
     SYSTEM_COLUMNS,
     TypedFilter,
     columns_used,
+    only_found,
     see_through,
 )
 from mdm_gitops.model.entity import Entity
@@ -32,6 +33,7 @@ __all__ = [
     "compile_predicate",
     "conjunction",
     "disjunction",
+    "only_found",
     "parse",
     "see_through",
     "type_check",
@@ -46,16 +48,24 @@ def compile_predicate(
     schema: str,
     alias: str,
     parameter_prefix: str = "f",
+    relation_prefix: str = "",
 ) -> Predicate:
     """Render *typed* as a condition on the rows of table *alias*.
 
     *schema* holds the tables of referenced entities. Two predicates in one statement need two
-    values of *parameter_prefix*.
+    values of *parameter_prefix*. With a *relation_prefix* references lead into relations of the
+    statement itself, named so and by the entity, and only what a row filter on the rows referred to
+    follows in turn is in the tables.
     """
     from mdm_gitops.filter import compile as compiler  # imports sqlglot, which takes 0.1 s
 
     return compiler.compile_predicate(
-        typed, context=context, schema=schema, alias=alias, parameter_prefix=parameter_prefix
+        typed,
+        context=context,
+        schema=schema,
+        alias=alias,
+        parameter_prefix=parameter_prefix,
+        relation_prefix=relation_prefix,
     )
 
 

@@ -18,7 +18,7 @@ of an entity to itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time
 from functools import lru_cache
 from typing import Any, Final
@@ -79,24 +79,36 @@ class _Shape:
 
 
 def compile_predicate(
-    typed: TypedFilter, *, context: FilterContext, schema: str, alias: str, parameter_prefix: str
+    typed: TypedFilter,
+    *,
+    context: FilterContext,
+    schema: str,
+    alias: str,
+    parameter_prefix: str,
+    relation_prefix: str = "",
 ) -> Predicate:
-    shape = _shape(typed, schema, alias, parameter_prefix)
+    shape = _shape(typed, schema, alias, parameter_prefix, relation_prefix)
     return Predicate(sql=shape.sql, parameters={name: bind(context) for name, bind in shape.binds})
 
 
 @lru_cache(maxsize=_CACHED_SHAPES)
-def _shape(typed: TypedFilter, schema: str, alias: str, prefix: str) -> _Shape:
+def _shape(
+    typed: TypedFilter, schema: str, alias: str, prefix: str, relation_prefix: str
+) -> _Shape:
     compiler = _Compiler(entity=typed.entity, schema=schema, prefix=prefix)
-    tree = compiler.expression(typed.root, _Scope(alias=alias))
+    tree = compiler.expression(typed.root, _Scope(alias=alias, relation_prefix=relation_prefix))
     return _Shape(sql=tree.sql(dialect=_DIALECT), binds=tuple(compiler.binds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scope:
-    """Under which alias the rows of the entity, and of the references followed here, are known."""
+    """Under which alias the rows of the entity, and of the references followed here, are known.
+
+    With a *relation_prefix* references lead into the statement's own relations.
+    """
 
     alias: str
+    relation_prefix: str = ""
     followed: dict[Via, str] = field(default_factory=dict)
 
 
@@ -148,14 +160,22 @@ class _Compiler:
         self._aliases += 1
         fenced = via.target in self._joined_tables
         self._joined_tables.add(via.target)
-        inner = _Scope(alias=scope.alias, followed={**scope.followed, via: alias})
+        inner = replace(scope, followed={**scope.followed, via: alias})
         link = exp.EQ(this=_column(alias, via.key), expression=_column(scope.alias, via.column))
         parts: list[exp.Expr] = [link, self.expression(expr, inner)]
         if via.visible is not None:
             parts.append(self.expression(via.visible, _Scope(alias=alias)))
-        table = exp.table_(_name(via.target), db=_name(self._schema), alias=_name(alias))
-        query = exp.select("1").from_(table).where(exp.and_(*parts, copy=False), copy=False)
+        query = (
+            exp.select("1")
+            .from_(self._relation(via.target, alias, scope))
+            .where(exp.and_(*parts, copy=False), copy=False)
+        )
         return exp.Exists(this=query.offset(0, copy=False) if fenced else query)
+
+    def _relation(self, target: str, alias: str, scope: _Scope) -> exp.Table:
+        if scope.relation_prefix:
+            return exp.table_(_name(f"{scope.relation_prefix}{target}"), alias=_name(alias))
+        return exp.table_(_name(target), db=_name(self._schema), alias=_name(alias))
 
     def _condition(self, expr: Condition, scope: _Scope) -> exp.Expr:
         match expr:

@@ -156,6 +156,29 @@ def see_through(typed: TypedFilter, visible: Mapping[str, TypedFilter]) -> Typed
     return replace(typed, root=_restricted(typed.root, visible))
 
 
+def only_found(typed: TypedFilter) -> TypedFilter:
+    """Return *typed*, true of a followed reference only where the row it leads to is there.
+
+    ``[ref].[column] IS NULL`` is true also where the reference leads to no row. A filter that keeps
+    rows from somebody must not let one through for want of what it asks about.
+    """
+    return replace(typed, root=_found(typed.root, typed.entity))
+
+
+def _found(expr: TypedExpr, entity: str) -> TypedExpr:
+    match expr:
+        case All(items=items) | Some(items=items):
+            return replace(expr, items=tuple(_found(item, entity) for item in items))
+        case IsNull(negated=False, column=TypedColumn(via=Via() as via) as column):
+            # What IS NULL is asked of has any type.
+            refers = TypedColumn(entity=entity, name=via.column, data_type=column.data_type)
+            key = replace(column, name=via.key)
+            there = IsNull(column=key, negated=True)
+            return Some(items=(IsNull(column=refers, negated=False), All(items=(expr, there))))
+        case _:
+            return expr
+
+
 def _restricted(expr: TypedExpr, visible: Mapping[str, TypedFilter]) -> TypedExpr:
     match expr:
         case All(items=items) | Some(items=items):
