@@ -2,7 +2,7 @@
 
 The ``git`` program is run with fixed arguments; a revision is only ever passed after
 ``--end-of-options``. Nothing is checked out, no hook, filter or transport of the repository runs,
-and nothing is written.
+and nothing is written here (``source.commits`` does that).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from mdm_gitops.errors import InputError, NotFound
@@ -50,9 +51,9 @@ def head_of(root: Path) -> str | None:
     """Return HEAD's hash if *root* is the root of a work tree that has a commit."""
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True)
+    head = run_git(root, "rev-parse", "--verify", "--quiet", "HEAD", may_fail=True)
     if not head:
-        _git(root, "rev-parse", "--git-dir")  # says why, if git refuses the repository itself
+        run_git(root, "rev-parse", "--git-dir")  # says why, if git refuses the repository itself
         return None
     return head.decode().strip()
 
@@ -60,7 +61,7 @@ def head_of(root: Path) -> str | None:
 def _differs(root: Path) -> bool:
     """Whether a definition file is not as in HEAD; a file that git ignores is read all the same."""
     options = ("--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching")
-    listed = _git(root, "status", *options, "--", *ROOT_FILES, *FOLDERS)
+    listed = run_git(root, "status", *options, "--", *ROOT_FILES, *FOLDERS)
     paths = (os.fsdecode(row[3:]) for row in listed.split(b"\x00") if row)
     return any(is_of_interest(path) and path.endswith((".yaml", ".json", "/")) for path in paths)
 
@@ -73,18 +74,18 @@ def resolve_revision(repo: Path, revision: str) -> str:
     """
     if not revision or revision.startswith("-") or "\x00" in revision:
         raise InputError(f"{revision!r} is no revision", hint="name a commit, branch or tag")
-    inside = _git(repo, "rev-parse", "--show-prefix").decode().strip()
+    inside = run_git(repo, "rev-parse", "--show-prefix").decode().strip()
     if inside:
         raise InputError(
             f"{repo} is not the root of its repository", hint=f"it is {inside} of a larger one"
         )
-    found = _git(
+    found = run_git(
         repo,
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"),
         may_fail=True,
     )
     if not found:
-        _git(repo, "rev-parse", "--git-dir")
+        run_git(repo, "rev-parse", "--git-dir")
         raise NotFound(
             f"revision {revision!r} does not exist in {repo}", hint="see `git log --oneline`"
         )
@@ -113,7 +114,7 @@ class GitTree:
 
     @cached_property
     def _listing(self) -> Mapping[str, tuple[bytes, bytes, bytes, bytes]]:
-        listed = _git(self.repo, "ls-tree", "-r", "-z", "-l", "--full-tree", self.commit)
+        listed = run_git(self.repo, "ls-tree", "-r", "-z", "-l", "--full-tree", self.commit)
         rows = (row.partition(b"\t") for row in listed.split(b"\x00") if row)
         return {
             os.fsdecode(name): (parts[0], parts[1], parts[2], parts[3])
@@ -130,7 +131,7 @@ class GitTree:
             if not entry.problem and entry.size <= MAX_JSON_BYTES
         ]
         ids = b"".join(blob + b"\n" for _, blob in wanted)
-        answer = _git(self.repo, "cat-file", "--batch", stdin=ids)
+        answer = run_git(self.repo, "cat-file", "--batch", stdin=ids)
         return dict(_split_batch(answer, [path for path, _ in wanted]))
 
 
@@ -143,7 +144,18 @@ def _split_batch(answer: bytes, paths: Sequence[str]) -> Iterator[tuple[str, byt
         offset = end + 1 + size + 1
 
 
-def _git(root: Path, *arguments: str, stdin: bytes = b"", may_fail: bool = False) -> bytes:
+def run_git(
+    root: Path,
+    *arguments: str,
+    stdin: bytes = b"",
+    may_fail: bool = False,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:
+    """Run git in *root* and return what it printed; with *may_fail* nothing where it failed.
+
+    Raises:
+        InputError: git is not there, did not answer or refused.
+    """
     program = shutil.which("git")
     if program is None:
         raise InputError("git is not installed", hint="install git, or read a plain folder")
@@ -153,7 +165,7 @@ def _git(root: Path, *arguments: str, stdin: bytes = b"", may_fail: bool = False
             input=stdin,
             capture_output=True,
             timeout=_TIMEOUT_SECONDS,
-            env=_environment(),
+            env={**_environment(), **variables},
             check=False,
         )
     except subprocess.TimeoutExpired:
