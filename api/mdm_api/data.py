@@ -26,7 +26,8 @@ from mdm_gitops.data.rows import (
     list_rows,
     parse_row_id,
 )
-from mdm_gitops.errors import InputError, NotFound
+from mdm_gitops.data.time_travel import parse_moment
+from mdm_gitops.errors import NotFound
 from mdm_gitops.warehouse.connect import Connection
 
 _JSON: Final = "application/json"
@@ -48,14 +49,14 @@ async def list_data(call: Call) -> Response:
 
 
 async def get_data(call: Call) -> Response:
-    _refuse_as_of(call.parameters)
     shape = _shape(call.parameters)
+    as_of = parse_moment(call.parameters["asOfUtc"] or "")
 
     async def work(conn: Connection, asking: Asking) -> Row:
         stored = readable_entity(asking, call.path("name"))
         row_id = parse_row_id(call.path("id"), stored.definition)
         return await get_row(
-            conn, asking=asking, entity=call.path("name"), row_id=row_id, shape=shape
+            conn, asking=asking, entity=stored.name, row_id=row_id, shape=shape, as_of=as_of
         )
 
     try:
@@ -68,7 +69,6 @@ async def get_data(call: Call) -> Response:
 
 
 def _list_request(given: dict[str, Any]) -> ListRequest:
-    _refuse_as_of(given)
     return ListRequest(
         shape=_shape(given),
         filter=given["filter"] or "",
@@ -77,6 +77,7 @@ def _list_request(given: dict[str, Any]) -> ListRequest:
         take=given["take"],
         after=given["after"] or "",
         count=given["count"],
+        as_of=parse_moment(given["asOfUtc"] or ""),
     )
 
 
@@ -86,15 +87,6 @@ def _shape(given: dict[str, Any]) -> RowShape:
         fields=given["fields"] or "",
         expand=given["expand"] or "",
     )
-
-
-def _refuse_as_of(given: dict[str, Any]) -> None:
-    if given["asOfUtc"]:
-        raise InputError(
-            "asOfUtc is not answered by this version, only the present is",
-            hint="leave asOfUtc out",
-            parameter="asOfUtc",
-        )
 
 
 def _envelope(page: Page, request: ListRequest) -> bytes:
@@ -123,7 +115,10 @@ _EXPAND: Final = Parameter(
 )
 _AS_OF: Final = Parameter(
     name="asOfUtc",
-    description="A moment in the past (ISO 8601). Not answered by this version: 400.",
+    description="A moment in the past (ISO 8601, UTC unless it says otherwise): the answer is as it"
+    " was then, also through `expand` and through references in the filter. Only of entities with"
+    " `historyEnabled`.",
+    example="2026-01-31T12:00:00Z",
     tier=Tier.ENTERPRISE,
 )
 _PATH: Final = {"name": "Name of the entity, in any case."}
@@ -132,6 +127,7 @@ _ERRORS: Final = (
     "ENTITY_NOT_FOUND",
     "ENTITY_NOT_DEPLOYED",
     "COLUMN_RESTRICTED",
+    "HISTORY_NOT_ENABLED",
     "QUERY_TIMEOUT",
 )
 
@@ -189,7 +185,8 @@ operations = (
             ),
             Parameter(
                 name="after",
-                description="`nextAfter` of the page before, with the same filter, state and sort.",
+                description="`nextAfter` of the page before, with the same filter, state, sort and"
+                " moment.",
             ),
             _FIELDS,
             Parameter(

@@ -2,7 +2,7 @@
 
 The order is total: it ends in ``_sys_id``. Nulls stand where PostgreSQL puts them and its indexes
 have them: last when ascending, first when descending. A cursor holds the sort values of the last
-row that was sent, and is bound to entity, state and sort; it is opaque, not secret: whoever makes
+row that was sent, and is bound to entity, state, sort and moment; it is opaque, not secret: whoever makes
 one up starts somewhere else in rows that the same checks have passed.
 """
 
@@ -142,7 +142,7 @@ def decode_cursor(text: str, keys: Sequence[SortKey], *, scope: str) -> tuple[An
     """Return the typed values of a cursor.
 
     Raises:
-        InputError: it is none of ours, or was made for another entity, state or sort.
+        InputError: it is none of ours, or was made for another entity, state, sort or moment.
     """
     if len(text) > MAX_CURSOR_LENGTH:
         _no_cursor()
@@ -157,7 +157,7 @@ def decode_cursor(text: str, keys: Sequence[SortKey], *, scope: str) -> tuple[An
     signature, *values = content
     if signature != _signature(keys, scope) or len(values) != len(keys):
         raise InputError(
-            "after was made for another entity, state or sort",
+            "after was made for another entity, state or sort, or another moment",
             hint="leave it out to start again",
             parameter="after",
         )
