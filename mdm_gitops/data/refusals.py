@@ -66,5 +66,6 @@ def _taken(entity: Entity, holder: Holder, row: GivenRow) -> RowError:
     if holder.is_deleted:
         code, said = "ROW_KEY_DELETED", f"belongs to a deleted row of {entity.name}"
     else:
-        code, said = "ENTITY_VALIDATION_UNIQUE", "is taken by another row"
+        taken_by = "a row that is pending" if holder.is_pending else "another row"
+        code, said = "ENTITY_VALIDATION_UNIQUE", f"is taken by {taken_by}"
     return RowError(code=code, column=columns[0].name, message=f"{names} {values} {said}")

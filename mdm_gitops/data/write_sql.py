@@ -431,7 +431,15 @@ SELECT {self._revision()}, j."_pos",
 
 
 def events_sql(
-    target: Target, *, action: str, rows: str, record: str, version: str, old: str, new: str
+    target: Target,
+    *,
+    action: str,
+    rows: str,
+    record: str,
+    version: str,
+    old: str,
+    new: str,
+    detail: str = 't."_detail"',
 ) -> str:
     """Return the CTEs that record an event for each of *rows*, and their change set.
 
@@ -443,7 +451,7 @@ def events_sql(
 events AS (INSERT INTO {target.config_sql("event")}
   (change_set, ordinal, entity_id, record_id, action, version, actor, old, new, detail)
   SELECT k.key, row_number() OVER (ORDER BY t."_pos") - 1, {target.stored.entity_id}, {record},
-    {action}, {version}, NULLIF(t."_actor", %(actor)s), {old}, {new}, t."_detail"
+    {action}, {version}, NULLIF(t."_actor", %(actor)s), {old}, {new}, {detail}
   FROM {rows} CROSS JOIN key k RETURNING 1),
 change_set AS (INSERT INTO {target.config_sql("change_set")}
   (key, events, occurred_at, actor, commit_id)

@@ -3,7 +3,8 @@
 One writer per server process. A request becomes an ``Intent``; intents of one kind share a statement
 (``warehouse.coalesce``, ``data.write_sql``), and each gets what it would have got alone: where the statement
 fails as a whole (a race for a unique value, a row referred to that goes away, a deadlock), every
-intent is tried again by itself.
+intent is tried again by itself. Where an entity needs approval, the same intents become proposals
+(``data.proposals``).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from uuid import UUID
 from psycopg import errors
 
 from mdm_gitops.data.asking import Asking, StateMoved, changeable_entity, row_filter
-from mdm_gitops.warehouse.coalesce import Coalescer
 from mdm_gitops.data.conflicts import taken_by
 from mdm_gitops.data.failures import translated
+from mdm_gitops.data.proposals import run_proposals
+from mdm_gitops.data.proposals_sql import proposal_statement
 from mdm_gitops.data.refusals import reason, refuse_standing, taken_error
 from mdm_gitops.data.relink import update_and_relink
 from mdm_gitops.data.row_id import new_row_id
@@ -35,9 +37,11 @@ from mdm_gitops.data.write_sql import (
 )
 from mdm_gitops.errors import MdmError, RowRefused, WarehouseLocked
 from mdm_gitops.model import Action
-from mdm_gitops.warehouse.connect import ConnectionPool, borrow_checked
+from mdm_gitops.warehouse.coalesce import Coalescer
+from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow_checked
 
 _ATTEMPTS: Final = 5
+_GOOD: Final = (Status.DONE, Status.UNCHANGED, Status.WITHDRAWN)
 # One statement serves many callers: what one of them runs into must not be the others' answer.
 _RACES: Final = (
     errors.IntegrityError,
@@ -48,7 +52,7 @@ _RACES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRow:
-    """The row as the caller may see it; *body* is None after a hard delete."""
+    """The row as the caller may see it, or what is proposed for it; *body* is None when it is gone."""
 
     row_id: UUID
     version: int
@@ -66,6 +70,11 @@ class Intent:
     row_id: UUID
     base: int | None = None
     row: GivenRow | None = None
+
+    @property
+    def proposes(self) -> bool:
+        """Whether the change waits for an approver."""
+        return self.target.entity.approval_required
 
     @property
     def document(self) -> dict[str, Any]:
@@ -177,9 +186,7 @@ class RowWriter:
         with translated():
             async with borrow_checked(self._pool) as conn:
                 try:
-                    lines = await run_write(
-                        conn, asking=first.asking, statement=statement, rows=rows
-                    )
+                    lines = await _run(conn, first, statement, rows)
                     return [lines[n] for n in range(len(intents))]
                 except _RACES:
                     pass
@@ -196,13 +203,8 @@ class RowWriter:
             async with borrow_checked(self._pool) as conn:
                 for _ in range(_ATTEMPTS):
                     try:
-                        lines = await run_write(
-                            conn,
-                            asking=intent.asking,
-                            statement=_statement(intent),
-                            rows=[intent.document],
-                            only_judge=only_judge,
-                        )
+                        statement, rows = _statement(intent), [intent.document]
+                        lines = await _run(conn, intent, statement, rows, only_judge=only_judge)
                         return lines[0]
                     except _RACES:
                         continue  # the next look sees what the other has written
@@ -238,9 +240,27 @@ class RowWriter:
                     target=intent.target,
                     row_id=intent.row_id,
                     row=intent.row,
+                    with_pending=intent.proposes,
                 )
         if holders:
             raise taken_error(intent.target.entity, holders, intent.row)
+
+
+async def _run(
+    conn: Connection,
+    first: Intent,
+    statement: WriteStatement,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    only_judge: bool = False,
+) -> dict[int, Line]:
+    if first.proposes and not only_judge:
+        return await run_proposals(
+            conn, asking=first.asking, target=first.target, statement=statement, rows=rows
+        )
+    return await run_write(
+        conn, asking=first.asking, statement=statement, rows=rows, only_judge=only_judge
+    )
 
 
 def _kind(intent: Intent) -> Hashable:
@@ -271,16 +291,14 @@ def _references_filtered(intent: Intent) -> bool:
 
 def _statement(intent: Intent, *, relink: bool = False) -> WriteStatement:
     key = ("write", *_kind(intent)[:2], *_kind(intent)[3:], relink)  # type: ignore[index]
-    return intent.asking.state.remember(
-        key,
-        lambda: write_statement(
-            intent.asking,
-            intent.target,
-            intent.operation,
-            json_source(intent.target),
-            relink=relink,
-        ),
-    )
+    return intent.asking.state.remember(key, lambda: _build(intent, relink))
+
+
+def _build(intent: Intent, relink: bool) -> WriteStatement:
+    asking, target, source = intent.asking, intent.target, json_source(intent.target)
+    if intent.proposes:
+        return proposal_statement(asking, target, intent.operation, source)
+    return write_statement(asking, target, intent.operation, source, relink=relink)
 
 
 def _written(intent: Intent, line: Line) -> WrittenRow:
@@ -289,8 +307,13 @@ def _written(intent: Intent, line: Line) -> WrittenRow:
     if line.status is Status.MISSING:
         raise no_such_row(entity, intent.row_id)
     errors_found = faults_of(entity, intent.row, list(line.faults)) if intent.row else []
-    if line.status in (Status.DONE, Status.UNCHANGED) and not errors_found:
-        return WrittenRow(row_id=intent.row_id, version=line.version, body=line.body)
+    if line.status in _GOOD and not errors_found:
+        return WrittenRow(
+            row_id=intent.row_id,
+            version=line.version,
+            body=line.body,
+            is_pending=intent.proposes and line.status is Status.DONE,
+        )
     refuse_standing(entity, line)
     if errors_found:
         raise RowRefused([reason(error) for error in errors_found])
