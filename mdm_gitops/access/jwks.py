@@ -33,8 +33,10 @@ class VerifyingKey:
     key: _Public = field(repr=False)
 
     def verifies(self, signed: bytes, signature: bytes) -> bool:
+        algorithm = JWSRegistry.algorithms[self.algorithm]
         try:
-            return JWSRegistry.algorithms[self.algorithm].verify(signed, signature, self.key)
+            algorithm.check_key(self.key)
+            return algorithm.verify(signed, signature, self.key)
         except (JoseError, ValueError):
             return False
 
