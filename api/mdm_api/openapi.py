@@ -16,7 +16,17 @@ DESCRIPTION: Final = (
     "Master data: definitions, deployment and rows. Errors are problem documents (RFC 9457) with a"
     " `code` of docs/reference/errors.md. Unknown query parameters are refused."
 )
-_TAGS: Final = ("Entity definitions", "Deployment", "Data", "Signing in", "Health", "Documentation")
+_TAGS: Final = (
+    "Entity definitions",
+    "Deployment",
+    "Data",
+    "Saved filters",
+    "Audit and changes",
+    "Access",
+    "Signing in",
+    "Health",
+    "Documentation",
+)
 _SIGN_IN: Final = {
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "bearer": {

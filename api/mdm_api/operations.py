@@ -7,8 +7,8 @@ are read by their declarations: an unknown one is refused, with the nearest know
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -133,10 +133,17 @@ class Operation:
     """The lowest tier that has it; below it is 403 ``TIER_REQUIRED`` for everybody."""
     absent_below_tier: bool = False
     """Below its tier it is answered like a path that is not there: 404 ``NOT_FOUND``."""
+    name: str = ""  # where the handler's name is not the name of this operation alone
+    rest: str = ""  # the path parameter that stands last and may hold slashes
 
     @property
     def operation_id(self) -> str:
-        return self.handler.__name__
+        return self.name or self.handler.__name__
+
+    @property
+    def route_path(self) -> str:
+        """Return the path as Starlette writes it."""
+        return self.path.replace(f"{{{self.rest}}}", f"{{{self.rest}:path}}")
 
     def read_query(self, query: QueryParams) -> dict[str, Any]:
         """Return all parameters with their values or defaults.
@@ -165,3 +172,19 @@ class Operation:
             if parameter.required and values[parameter.name] is None:
                 raise InputError(f"{parameter.name} is missing", parameter=parameter.name)
         return values
+
+
+def also_without_version(operations: Iterable[Operation]) -> tuple[Operation, ...]:
+    """Return *operations*, and the same under ``/api/`` instead of ``/api/v1/``."""
+    given = tuple(operations)
+    return (
+        *given,
+        *(
+            replace(
+                each,
+                path=each.path.replace("/api/v1/", "/api/", 1),
+                name=f"{each.operation_id}_unversioned",
+            )
+            for each in given
+        ),
+    )

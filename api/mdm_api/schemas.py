@@ -9,6 +9,7 @@ import json
 from functools import cache
 from typing import Any, Final
 
+from mdm_gitops.access import Tier
 from mdm_gitops.access.catalog import DefinitionState
 from mdm_gitops.errors import CATALOGUE
 from mdm_gitops.source.schemas import schema_text
@@ -53,8 +54,27 @@ def _entity_schemas() -> dict[str, Schema]:
     return {"Entity": document, **{f"Entity.{name}": part for name, part in parts.items()}}
 
 
+_API_KEY_MEMBERS: Final[dict[str, Schema]] = {
+    "name": _TEXT,
+    "isGlobalAdmin": _FLAG,
+    "state": {"type": "string", "enum": ["active", "expired", "revoked"]},
+    "createdUtc": _MOMENT,
+    "createdBy": _TEXT,
+    "expiresUtc": _optional(_MOMENT),
+    "revokedUtc": _optional(_MOMENT),
+    "lastUsedUtc": _optional(_MOMENT),
+}
 _STATE: Final[Schema] = {"type": "string", "enum": [state.value for state in DefinitionState]}
 _ROW_STATES: Final = ["active", "deleted", "pending", "rejected"]
+_ROW_ACTIONS: Final = [
+    "data_created",
+    "data_updated",
+    "data_soft_deleted",
+    "data_deleted",
+    "data_restored",
+    "data_edited",
+    "data_rejected",
+]
 _SYSTEM_MEMBERS: Final[dict[str, Schema]] = {
     "_sys_id": {"type": "string", "format": "uuid"},
     "_sys_version": _COUNT,
@@ -72,6 +92,12 @@ _STATUS_MEMBERS: Final[dict[str, Schema]] = {
     "commit": _optional(_TEXT),
     "deployedAt": _optional(_MOMENT),
     "actions": _list(_TEXT),
+}
+_SAVED_FILTER: Final[dict[str, Schema]] = {
+    "filter": {**_TEXT, "description": "In the bracket language; empty for all rows."},
+    "sort": {**_TEXT, "description": "As the query parameter of a list; empty for its default."},
+    "columns": {**_list(_TEXT), "description": "Columns to show; empty for all."},
+    "isDefault": _FLAG,
 }
 _OWN: Final[dict[str, Schema]] = {
     "Problem": _object(
@@ -93,6 +119,59 @@ _OWN: Final[dict[str, Schema]] = {
             "file": _TEXT,
             "hint": _TEXT,
         },
+    ),
+    "ApiKeys": _object({"items": _list(ref("ApiKey"))}),
+    "ApiKey": _object(_API_KEY_MEMBERS),
+    "CreatedApiKey": _object({**_API_KEY_MEMBERS, "key": _TEXT}),
+    "NewApiKey": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {**_TEXT, "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"},
+            "isGlobalAdmin": {**_FLAG, "default": False},
+            "expiresUtc": _optional(_MOMENT),
+        },
+        "additionalProperties": False,
+    },
+    "Me": _object(
+        {
+            "principal": {**_TEXT, "description": "As events and rows name the caller."},
+            "kind": {"type": "string", "enum": ["user", "apikey", "service"]},
+            "name": _TEXT,
+            "groups": _list(_TEXT),
+            "isGlobalAdmin": _FLAG,
+            "credential": {"type": "string", "enum": ["apiKey", "bearer", "session"]},
+            "tier": {"type": "string", "enum": [tier.value for tier in Tier]},
+            "domains": _list(_object({"domain": _TEXT, "actions": _list(_TEXT)})),
+            "rights": _list(
+                _object(
+                    {
+                        "entity": _TEXT,
+                        "domain": _TEXT,
+                        "actions": _list(_TEXT),
+                        "onSomeRows": {
+                            **_list(_TEXT),
+                            "description": "Those of the actions that a row filter limits.",
+                        },
+                    }
+                )
+            ),
+        }
+    ),
+    "Roles": _object(
+        {
+            "items": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "action": _TEXT,
+                        "grants": _list(_TEXT),
+                        "description": _TEXT,
+                    }
+                )
+            ),
+            "applicationRoles": _object({"globalAdmin": _TEXT, "entry": _optional(_TEXT)}),
+        }
     ),
     "SignedOut": _object({"signedOut": _FLAG, "providerSignOutUrl": _optional(_TEXT)}),
     "Health": _object({"status": _TEXT}, {"version": _TEXT, "entities": _COUNT}),
@@ -128,6 +207,15 @@ _OWN: Final[dict[str, Schema]] = {
     "Choices": _object(
         {"options": _list(_object({"value": {"description": "As a row has it."}, "label": _TEXT}))}
     ),
+    "SavedFilterInput": {
+        **_object({"name": {**_TEXT, "minLength": 1, "maxLength": 200}}, _SAVED_FILTER),
+        "additionalProperties": False,
+    },
+    "SavedFilter": _object(
+        {"name": _TEXT, **_SAVED_FILTER, "updatedUtc": _MOMENT, "valid": _FLAG},
+        {"reason": {**_TEXT, "description": "Why it is not valid any more."}},
+    ),
+    "SavedFilters": _object({"items": _list(ref("SavedFilter"))}),
     "EntityStatus": _object(_STATUS_MEMBERS),
     "EntityDocument": {
         "type": "object",
@@ -163,6 +251,50 @@ _OWN: Final[dict[str, Schema]] = {
             ),
         }
     ),
+    "Change": _object(
+        {
+            "id": {"type": "integer", "minimum": 1},
+            "occurredUtc": _MOMENT,
+            "entityName": _TEXT,
+            "recordId": {"type": "string", "format": "uuid"},
+            "action": {"type": "string", "enum": _ROW_ACTIONS},
+            "user": _TEXT,
+            "commit": _optional(_TEXT),
+        }
+    ),
+    "ChangesPage": _object(
+        {
+            "entries": _list(ref("Change")),
+            "nextAfterId": {**_COUNT, "description": "The `afterId` of the next call."},
+            "hasMore": _FLAG,
+            "totalCount": {
+                **_COUNT,
+                "description": "Entries that match, with this page. Under a row filter a lower bound"
+                " where more than 16,384 changes have to be looked at.",
+            },
+        }
+    ),
+    "AuditEntry": _object(
+        {
+            "id": {
+                **_TEXT,
+                "description": "`change:<id of the change feed>` or `action:<number>`.",
+            },
+            "occurredUtc": _MOMENT,
+            "user": _TEXT,
+            "action": _TEXT,
+            "entityName": _optional(_TEXT),
+            "recordId": _optional({"type": "string", "format": "uuid"}),
+            "commit": _optional(_TEXT),
+            "details": {
+                "type": "object",
+                "description": "Of a change of a row `version` and `changes`, which holds `old` and"
+                " `new` of each changed column; of other actions what they are about.",
+                "additionalProperties": True,
+            },
+        }
+    ),
+    "AuditPage": _object({"entries": _list(ref("AuditEntry")), "totalCount": _COUNT}),
     "YamlText": {**_object({"yaml": _TEXT}), "additionalProperties": False},
     "Validation": _object({"valid": {"const": True}, "definition": ref("Entity")}),
     "Plan": {

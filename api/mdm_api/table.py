@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from mdm_api import (
+    api_keys,
+    audit,
+    changes,
     choices,
     data,
     deployment,
     entities,
     health,
     login,
+    me,
     metrics,
+    saved_filters,
     swagger,
     writes,
 )
@@ -23,8 +28,13 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *data.operations,
     *choices.operations,
     *writes.operations,
+    *saved_filters.operations,
+    *changes.operations,
+    *audit.operations,
     *health.operations,
     *metrics.operations,
     *swagger.operations,
     *login.operations,
+    *me.operations,
+    *api_keys.operations,
 )

@@ -61,6 +61,18 @@ def rights_of(principal: Principal, entity: Entity, state: StoreState) -> Rights
     return state.remember(key, lambda: _evaluate(_grants_of(principal, state), entity))
 
 
+def domain_actions(principal: Principal, state: StoreState) -> Mapping[str, frozenset[Action]]:
+    """Return what *principal* may do by domain, for entities that domain rows reach."""
+    if principal.is_global_admin:
+        return {ALL_DOMAINS: frozenset(Action)}
+    found: dict[str, frozenset[Action]] = {}
+    for grant in _grants_of(principal, state):
+        if not grant.entity:
+            granted = granted_by(grant.actions)
+            found[grant.domain] = found.get(grant.domain, frozenset()) | granted
+    return found
+
+
 def _grants_of(principal: Principal, state: StoreState) -> Iterable[PermissionGrant]:
     for identity in principal.identities:
         yield from state.grants.get(identity, ())
