@@ -204,6 +204,29 @@ _OWN: Final[dict[str, Schema]] = {
             "totalCount": _optional(_COUNT),
         }
     ),
+    "Version": _object(
+        {
+            "version": _COUNT,
+            "validFrom": _MOMENT,
+            "validTo": _optional(_MOMENT),
+            "changedBy": _TEXT,
+            "action": {
+                "type": "string",
+                "enum": ["data_created", "data_updated", "data_soft_deleted", "data_restored"],
+            },
+            "row": ref("Row"),
+        }
+    ),
+    "VersionPage": _object(
+        {
+            "items": _list(ref("Version")),
+            "skip": _COUNT,
+            "take": _COUNT,
+            "hasMore": _FLAG,
+            "totalCount": _COUNT,
+        }
+    ),
+    "TimeTravelBounds": _object({"fromUtc": _optional(_MOMENT), "toUtc": _MOMENT}),
     "Choices": _object(
         {"options": _list(_object({"value": {"description": "As a row has it."}, "label": _TEXT}))}
     ),

@@ -18,6 +18,7 @@ from mdm_api import (
     metrics,
     saved_filters,
     swagger,
+    versions,
     writes,
 )
 from mdm_api.operations import Operation
@@ -27,6 +28,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *deployment.operations,
     *data.operations,
     *choices.operations,
+    *versions.operations,
     *writes.operations,
     *saved_filters.operations,
     *changes.operations,
