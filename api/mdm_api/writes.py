@@ -11,6 +11,7 @@ from mdm_api import bodies, schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.operations import JSON, Access, Answer, Body, Kind, Operation, Parameter
+from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
 from mdm_gitops.data.rows import parse_row_id
 from mdm_gitops.data.write_sql import Operation as Change
@@ -64,6 +65,22 @@ async def delete_data(call: Call) -> Response:
 
 async def restore_data(call: Call) -> Response:
     written = await _change_state(call, Change.RESTORE)
+    return _answer(written, status=202 if written.is_pending else 200)
+
+
+async def restore_version(call: Call) -> Response:
+    given = bodies.load_object(await call.body(), known=("version",))
+    version = given.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 < version < 2**31:
+        raise InputError("version must be the number of a version", parameter="version")
+    base = _expected_version(call)
+
+    async def work(asking: Asking) -> WrittenRow:
+        return await call.services.writer.restore_version(
+            asking, call.path("name"), _row_id(call, asking), version, base=base
+        )
+
+    written = await _written(call, work)
     return _answer(written, status=202 if written.is_pending else 200)
 
 
@@ -255,5 +272,38 @@ operations = (
         path_parameters=_ROW_PATH,
         answers={200: _ROW, 202: _PENDING},
         errors=(*_ON_ROW, "ROW_NOT_DELETED"),
+    ),
+    Operation(
+        method="POST",
+        path="/api/v1/entities/{name}/versions/{id}/restore",
+        handler=restore_version,
+        summary="Return a row to an earlier version",
+        tag="Versions",
+        access=Access.SIGNED_IN,
+        tier=Tier.PROFESSIONAL,
+        checks_late=True,
+        path_parameters=_ROW_PATH,
+        body=Body(
+            description="Which version.",
+            schemas={
+                JSON: {
+                    "type": "object",
+                    "required": ["version"],
+                    "properties": {"version": {"type": "integer", "minimum": 1}},
+                    "additionalProperties": False,
+                }
+            },
+        ),
+        description="Writes the values of that version as a new one, by the rules of today: a value"
+        " that is not allowed any more is refused.",
+        answers={200: _ROW, 202: _PENDING},
+        errors=(
+            *_ON_ROW,
+            *_VALIDATION,
+            "ROW_DELETED",
+            "VERSION_NOT_FOUND",
+            "HISTORY_NOT_ENABLED",
+            "TIER_REQUIRED",
+        ),
     ),
 )

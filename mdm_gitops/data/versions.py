@@ -30,6 +30,7 @@ from mdm_gitops.data.selecting import (
 from mdm_gitops.data.time_travel import require_history, row_columns, table_sql
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.filter import TypedFilter
+from mdm_gitops.model import Column, DataType
 from mdm_gitops.plan.physical import Role
 from mdm_gitops.warehouse.store import StoredEntity
 
@@ -138,6 +139,12 @@ class VersionValues:
     is_deleted: bool
 
 
+def _text_sql(column: Column) -> str:
+    """Return the value as a text that the write path reads as the same value."""
+    value = f't."{column.folded}"'
+    return moment_sql(value) if column.data_type is DataType.DATETIME else f"{value}::text"
+
+
 async def version_values(
     conn: AsyncConnection[Any], *, asking: Asking, entity: str, row_id: UUID, version: int
 ) -> VersionValues:
@@ -156,7 +163,7 @@ async def version_values(
         versions=_versions_sql(asking, stored),
         where=_where(asking, typed),
         revision=revision_table(asking),
-        columns="".join(f', t."{name}"::text' for name in names),
+        columns="".join(f", {_text_sql(column)}" for column in stored.definition.columns),
     )
     values = {"row_id": row_id, "version": version}
     [record] = await _run(conn, asking, sql, typed, values)

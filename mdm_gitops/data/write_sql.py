@@ -106,10 +106,10 @@ def json_source(target: Target) -> Source:
     columns = target.columns
     fields = "".join(f', "{name}" text' for name in columns)
     sql = (
-        'SELECT g.*, g."_actor" AS "_author", NULL::jsonb AS "_detail" FROM'
+        'SELECT g.*, g."_actor" AS "_author" FROM'
         " json_to_recordset(%(rows)s::json) AS"
         ' g("_pos" int, "_id" uuid, "_base" int, "_actor" text, "_batch" text,'
-        f' "_given" text{fields})'
+        f' "_detail" jsonb, "_given" text{fields})'
     )
     return Source(sql=sql, columns=columns, marked=True)
 

@@ -27,6 +27,7 @@ from mdm_gitops.data.row_id import new_row_id
 from mdm_gitops.data.row_input import GivenRow, faults_of, read_row
 from mdm_gitops.data.rows import no_such_row
 from mdm_gitops.data.target import Target, target_of
+from mdm_gitops.data.versions import version_values
 from mdm_gitops.data.write_run import Line, run_write
 from mdm_gitops.data.write_sql import (
     Operation,
@@ -38,7 +39,7 @@ from mdm_gitops.data.write_sql import (
 from mdm_gitops.errors import MdmError, RowRefused, WarehouseLocked
 from mdm_gitops.model import Action
 from mdm_gitops.warehouse.coalesce import Coalescer
-from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow_checked
+from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow, borrow_checked
 
 _ATTEMPTS: Final = 5
 _GOOD: Final = (Status.DONE, Status.UNCHANGED, Status.WITHDRAWN)
@@ -70,6 +71,7 @@ class Intent:
     row_id: UUID
     base: int | None = None
     row: GivenRow | None = None
+    detail: Mapping[str, Any] | None = None  # for the event
 
     @property
     def proposes(self) -> bool:
@@ -83,6 +85,8 @@ class Intent:
             "_base": self.base,
             "_actor": self.asking.principal.actor,
         }
+        if self.detail is not None:
+            given["_detail"] = self.detail
         if self.row is not None:
             given |= self.row.texts
             given["_given"] = self.row.given
@@ -156,6 +160,27 @@ class RowWriter:
         return await self._do(
             Intent(asking=asking, target=target, operation=operation, row_id=row_id, base=base)
         )
+
+    async def restore_version(
+        self, asking: Asking, entity: str, row_id: UUID, version: int, *, base: int | None = None
+    ) -> WrittenRow:
+        """Write the values that the row had in *version* as a new version. Errors as ``create``."""
+        target = self._target(asking, entity)
+        async with borrow(self._pool) as conn:
+            past = await version_values(
+                conn, asking=asking, entity=entity, row_id=row_id, version=version
+            )
+        row = GivenRow(texts=past.texts, given="1" * len(target.columns), values=past.texts)
+        intent = Intent(
+            asking=asking,
+            target=target,
+            operation=Operation.UPDATE,
+            row_id=row_id,
+            base=base,
+            row=row,
+            detail={"restoredVersion": version},
+        )
+        return await self._do(intent)
 
     def _target(self, asking: Asking, entity: str) -> Target:
         return target_of(asking, changeable_entity(asking, entity))

@@ -254,6 +254,61 @@ async def test_an_update_that_changes_nothing_writes_nothing(
     assert len(await events(conn)) == 1 and await history(conn, "customer") == []
 
 
+async def test_a_row_returns_to_an_earlier_version(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    given = {
+        "code": "C1",
+        "country": "CH",
+        "credit": 12.50,
+        "born": "2001-02-03",
+        "seen": "2020-01-01T10:00:00.5Z",
+        "tag": "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+        "extra": {"a": [1.50, "ä"]},
+        "salary": "secret",
+    }
+    row = await make(client, **given)
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    changed = {"code": "C2", **{name: None for name in given if name != "code"}, "active": False}
+    assert (await client.put(url, json=changed)).status_code == 200
+    restore = f"/api/v1/entities/customer/versions/{row['_sys_id']}/restore"
+    answer = await client.post(restore, json={"version": 1})
+    assert answer.status_code == 200, answer.text
+    back = answer.json()
+    own = {name: value for name, value in back.items() if not name.startswith("_sys_")}
+    assert own == {name: row[name] for name in own} and back["_sys_version"] == 3
+    [*_, (_, action, _, _, new)] = await events(conn)
+    assert action == "data_updated" and new == own
+    detail = await (await conn.execute("SELECT detail FROM mdm.event ORDER BY 1")).fetchone()
+    assert detail == ({"restoredVersion": 1},)
+    # The present version is one, too; an unknown one is not.
+    assert (await client.post(restore, json={"version": 3})).json()["_sys_version"] == 3
+    unknown = await client.post(restore, json={"version": 9})
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "VERSION_NOT_FOUND")
+    for body in ({}, {"version": "1"}, {"version": 0}, {"version": True}, {"versions": 1}):
+        assert (await client.post(restore, json=body)).status_code == 400
+    stale = await client.post(restore, json={"version": 2}, headers={"If-Match": '"v1"'})
+    assert stale.status_code == 412
+    await client.delete(f"{url}?soft=true")
+    deleted = await client.post(restore, json={"version": 2})
+    assert (deleted.status_code, deleted.json()["code"]) == (409, "ROW_DELETED")
+
+
+async def test_a_version_that_breaks_the_rules_of_today_is_refused(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    row = await make(client, code="C1", segment="b")
+    url = f"{CUSTOMERS}/{row['_sys_id']}"
+    await client.put(url, json={"segment": "a"})
+    stricter = FILES["entities/customer.yaml"].replace(b"[a, b]", b"[a]")
+    await apply(conn, read_tree({**FILES, "entities/customer.yaml": stricter}))
+    answer = await client.post(
+        f"/api/v1/entities/customer/versions/{row['_sys_id']}/restore", json={"version": 1}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (400, "ENTITY_VALIDATION_ALLOWED_VALUE")
+    assert (await client.get(url)).json()["segment"] == "a"
+
+
 async def test_if_match(client: Client) -> None:
     row = await make(client, code="C1")
     url = f"{CUSTOMERS}/{row['_sys_id']}"
