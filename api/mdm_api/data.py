@@ -10,6 +10,7 @@ from starlette.responses import Response
 from mdm_api import schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
+from mdm_api.moments import moment
 from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
@@ -26,7 +27,6 @@ from mdm_gitops.data.rows import (
     list_rows,
     parse_row_id,
 )
-from mdm_gitops.data.time_travel import parse_moment
 from mdm_gitops.errors import NotFound
 from mdm_gitops.warehouse.connect import Connection
 
@@ -50,7 +50,7 @@ async def list_data(call: Call) -> Response:
 
 async def get_data(call: Call) -> Response:
     shape = _shape(call.parameters)
-    as_of = parse_moment(call.parameters["asOfUtc"] or "")
+    as_of = moment(call.parameters, _AS_OF)
 
     async def work(conn: Connection, asking: Asking) -> Row:
         stored = readable_entity(asking, call.path("name"))
@@ -77,7 +77,7 @@ def _list_request(given: dict[str, Any]) -> ListRequest:
         take=given["take"],
         after=given["after"] or "",
         count=given["count"],
-        as_of=parse_moment(given["asOfUtc"] or ""),
+        as_of=moment(given, _AS_OF),
     )
 
 

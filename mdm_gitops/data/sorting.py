@@ -2,8 +2,8 @@
 
 The order is total: it ends in ``_sys_id``. Nulls stand where PostgreSQL puts them and its indexes
 have them: last when ascending, first when descending. A cursor holds the sort values of the last
-row that was sent, and is bound to entity, state, sort and moment; it is opaque, not secret: whoever makes
-one up starts somewhere else in rows that the same checks have passed.
+row that was sent, and is bound to entity, state, sort and moment; it is opaque, not secret: whoever
+makes one up starts somewhere else in rows that the same checks have passed.
 """
 
 from __future__ import annotations

@@ -17,13 +17,11 @@ shown as of the past where it is hidden today.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Final
 
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.errors import Conflict, InputError
-from mdm_gitops.model import DataType, Entity, NotOfType, coerce
-from mdm_gitops.model.column_checks import shown
+from mdm_gitops.model import Entity
 from mdm_gitops.plan.physical import ROW_COLUMNS, Role, table_name
 from mdm_gitops.warehouse.store import StoredEntity
 
@@ -31,21 +29,6 @@ RELATION_PREFIX: Final = "then_"
 MOMENT: Final = "%(as_of)s::timestamptz"
 # The clock that stamps the rows judges, not that of whoever asks.
 IS_AHEAD: Final = f"{MOMENT} > statement_timestamp()"
-
-
-def parse_moment(text: str) -> datetime | None:
-    """Return the moment that ``asOfUtc`` names, None where it is empty; without offset it is UTC.
-
-    Raises:
-        InputError: it is no moment.
-    """
-    try:
-        moment: datetime | None = coerce(DataType.DATETIME, text) if text else None
-    except NotOfType as error:
-        # In a query a plus stands for a space.
-        hint = "write Z, or %2B for +" if " " in text else ""
-        raise InputError(f"asOfUtc {shown(text)} {error}", hint=hint, parameter="asOfUtc") from None
-    return moment
 
 
 def require_history(stored: StoredEntity) -> None:
