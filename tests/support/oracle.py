@@ -362,9 +362,7 @@ class Oracle:
         self._remove(name, row_id, actor=actor)
         return Answer(204)
 
-    def restore(
-        self, name: str, row_id: str, *, actor: str, if_match: int | None = None
-    ) -> Answer:
+    def restore(self, name: str, row_id: str, *, actor: str, if_match: int | None = None) -> Answer:
         entity = self.entities[name]
         row = self._writable(name, row_id, if_match, even_deleted=True)
         if not row.now.deleted:

@@ -113,7 +113,9 @@ def values(entity: Entity, *, create: bool) -> st.SearchStrategy[Values]:
         {}, optional={name: st.sampled_from(given) for name, given in _STRANGE.items()}
     )
     return st.integers(0, 11).flatmap(
-        lambda n: st.tuples(plain, strange).map(lambda two: {**two[0], **two[1]}) if n == 0 else plain
+        lambda n: (
+            st.tuples(plain, strange).map(lambda two: {**two[0], **two[1]}) if n == 0 else plain
+        )
     )
 
 
@@ -147,9 +149,7 @@ def differences(entity: Entity, body: Mapping[str, Any], version: Version) -> li
     return _unlike({**body, **own_values(entity, body)}, expected)
 
 
-def proposal_differences(
-    entity: Entity, body: Mapping[str, Any], proposal: Proposal
-) -> list[str]:
+def proposal_differences(entity: Entity, body: Mapping[str, Any], proposal: Proposal) -> list[str]:
     expected = {
         **proposal.values,
         "_sys_version": proposal.base or 0,

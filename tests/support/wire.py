@@ -47,9 +47,7 @@ class Wire:
         self._key = key
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def request(
-        self, method: str, path: str, document: Any = None, **headers: str
-    ) -> Reply:
+    async def request(self, method: str, path: str, document: Any = None, **headers: str) -> Reply:
         """Send *document* as JSON (bytes as they are) and return the answer.
 
         Raises:
