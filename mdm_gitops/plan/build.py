@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Final
 
 from mdm_gitops.model import Definitions, fold
 from mdm_gitops.model.values import canonical_json
@@ -80,6 +81,9 @@ from mdm_gitops.plan.work import (
     with_fillings,
 )
 
+# As a target: permissions, webhooks and the project, and no entity. No entity can have this name.
+ACCESS: Final = "@access"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
@@ -103,7 +107,10 @@ class Draft:
 
 
 def draft(definitions: Definitions, facts: Facts, *, target: Collection[str] = ()) -> Draft:
-    """Compare *definitions* with *facts*; with *target*, only the entities of these names."""
+    """Compare *definitions* with *facts*; with *target*, only the entities of these names.
+
+    Without entities' names it is everything; ``ACCESS`` stands for what belongs to no entity.
+    """
     planner = _Planner(definitions, facts, frozenset(fold(name) for name in target))
     return planner.run()
 
@@ -415,7 +422,7 @@ class _Planner:
 
     def _draft(self, entity_changes: list[Change]) -> Draft:
         changes = list(entity_changes)
-        if not self.target:
+        if not self.target or ACCESS in self.target:
             access = diff_access(self.definitions, self.facts)
             changes += access.changes
             self.refusals += access.refusals
