@@ -10,16 +10,13 @@ each run; a soak draws new ones.
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 import json
 import os
 import secrets
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import httpx2
 import psycopg
@@ -28,7 +25,6 @@ from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
-    invariant,
     rule,
     run_state_machine_as_test,
 )
@@ -45,12 +41,11 @@ from tests.support.oracle import (
     Answer,
     Entity,
     Event,
-    Fault,
-    Imported,
     Oracle,
     Refused,
     Row,
     Values,
+    Version,
 )
 from tests.support.rowlab import parsed
 
@@ -117,7 +112,9 @@ class Lab:
         return str(moment)
 
     def last_event(self) -> int:
-        (last,) = self._conn.execute("SELECT coalesce(max(seq), 0) FROM mdm.change_set").fetchone() or (0,)
+        (last,) = self._conn.execute(
+            "SELECT coalesce(max(seq), 0) FROM mdm.change_set"
+        ).fetchone() or (0,)
         return int(last)
 
     def events_after(self, seq: int) -> list[Event]:
@@ -151,7 +148,7 @@ class RowMachine(RuleBasedStateMachine):
         self.lab.empty()
         self.oracle = Oracle(*self.lab.entities)
         self.known: dict[str, list[str]] = {name: [] for name in ENTITIES}
-        self.moments: list[tuple[str, dict[str, dict[str, Any]]]] = []
+        self.moments: list[tuple[str, dict[str, dict[str, Version]]]] = []
         self.created_at: dict[str, str] = {}
         self.seq = self.lab.last_event()
         self.told = 0
@@ -172,7 +169,8 @@ class RowMachine(RuleBasedStateMachine):
         )
         if response.is_success:
             self.known[name].append(row_id)
-            assert response.headers["location"].endswith(f"/api/v1/entities/{name}/data/{row_id}")
+            location = response.headers["location"].partition("?state=pending")[0]
+            assert location.endswith(f"/api/v1/entities/{name}/data/{row_id}")
 
     @rule(
         name=st.sampled_from(ENTITIES),
@@ -188,9 +186,7 @@ class RowMachine(RuleBasedStateMachine):
         given = data.draw(rowlab.values(self.lab.by_name[name], create=False))
         row_id = self.picked(name, pick)
         base = self.version(name, row_id, match)
-        response = self.lab.send(
-            who, verb, f"{name}/data/{row_id}", given, headers=_if_match(base)
-        )
+        response = self.lab.send(who, verb, f"{name}/data/{row_id}", given, headers=_if_match(base))
         self.compare(
             response,
             name,
@@ -219,14 +215,29 @@ class RowMachine(RuleBasedStateMachine):
             lambda o: o.delete(name, row_id, soft=soft, actor=f"apikey:{who}", if_match=base),
         )
 
-    @rule(
-        name=st.sampled_from(ENTITIES), who=st.sampled_from(WRITERS), pick=st.integers(0, 40)
-    )
+    @rule(name=st.sampled_from(ENTITIES), who=st.sampled_from(WRITERS), pick=st.integers(0, 40))
     def restore(self, name: str, who: str, pick: int) -> None:
         row_id = self.picked(name, pick)
         response = self.lab.send(who, "POST", f"{name}/data/{row_id}/restore")
         self.compare(
             response, name, row_id, lambda o: o.restore(name, row_id, actor=f"apikey:{who}")
+        )
+
+    @rule(
+        name=st.sampled_from(ENTITIES),
+        who=st.sampled_from(WRITERS),
+        pick=st.integers(0, 40),
+        number=st.integers(1, 4),
+    )
+    def restore_version(self, name: str, who: str, pick: int, number: int) -> None:
+        row_id = self.picked(name, pick)
+        path = f"{name}/versions/{row_id}/restore"
+        response = self.lab.send(who, "POST", path, {"version": number})
+        self.compare(
+            response,
+            name,
+            row_id,
+            lambda o: o.restore_version(name, row_id, number, actor=f"apikey:{who}"),
         )
 
     # --- comparing ---
@@ -255,6 +266,7 @@ class RowMachine(RuleBasedStateMachine):
             self._compare_answer(response, name, answer)
         self._compare_events()
         self._compare_row(name, row_id)
+        self._compare_versions(name, row_id)
         if self.step % LOOK_EVERY == 0:
             self.look_around()
 
@@ -278,7 +290,10 @@ class RowMachine(RuleBasedStateMachine):
         response = self.lab.send("ann", "GET", f"{name}/data/{row_id}")
         row = self.oracle.rows[name].get(row_id)
         if row is None:
-            assert (response.status_code, parsed(response.content)["code"]) == (404, "ROW_NOT_FOUND")
+            assert (response.status_code, parsed(response.content)["code"]) == (
+                404,
+                "ROW_NOT_FOUND",
+            )
             return
         assert response.status_code == 200, response.text
         assert response.headers["etag"] == f'"v{row.now.number}"'
@@ -293,12 +308,68 @@ class RowMachine(RuleBasedStateMachine):
         assert (body["_sys_deleted_at"] is not None) == row.now.deleted
         assert body["_sys_created_at"] <= body["_sys_last_modified_at"]
 
+    def _compare_versions(self, name: str, row_id: str) -> None:
+        response = self.lab.send("bob", "GET", f"{name}/versions/{row_id}")
+        try:
+            versions = self.oracle.versions(name, row_id)
+        except Refused as refusal:
+            assert rowlab.refusal_differences(parsed(response.content), refusal) == []
+            return
+        items = parsed(response.content)["items"]
+        assert [item["version"] for item in items] == [v.number for v in reversed(versions)]
+        ends = None if row_id in self.oracle.rows[name] else items[0]["validTo"]
+        for item, version in zip(items, reversed(versions), strict=True):
+            assert rowlab.differences(self.lab.by_name[name], item["row"], version) == []
+            assert (item["action"], item["changedBy"]) == (version.action, version.by)
+            # No gap and no overlap: each begins where the one before ends.
+            assert item["validTo"] == ends
+            assert item["validFrom"] == item["row"]["_sys_last_modified_at"]
+            ends = item["validFrom"]
+
     # --- every few steps ---
 
     def look_around(self) -> None:
         for name in ENTITIES:
             for state in ("active", "deleted", "all"):
                 self._compare_list(name, state)
+            self._compare_pending(name)
+        self._compare_past()
+        everything = {name: self._images(name) for name in ENTITIES}
+        self.moments.append((self.lab.now(), everything))
+
+    def _images(self, name: str) -> dict[str, Version]:
+        return {row_id: row.now for row_id, row in self.oracle.rows[name].items()}
+
+    def _compare_pending(self, name: str) -> None:
+        params = {"state": "pending", "count": "true", "take": "1000"}
+        page = parsed(self.lab.send("bob", "GET", f"{name}/data", params=params).content)
+        expected = self.oracle.pending(name)
+        found = {body["_sys_id"]: body for body in page["items"]}
+        assert set(found) == set(expected)
+        assert page["totalCount"] == len(expected)
+        for row_id, body in found.items():
+            entity = self.lab.by_name[name]
+            assert rowlab.proposal_differences(entity, body, expected[row_id]) == []
+
+    def _compare_past(self) -> None:
+        """Ask for the lists of a few moments that are remembered."""
+        for moment, everything in self.moments[:: max(1, len(self.moments) // 2)]:
+            for name in ENTITIES:
+                self._compare_moment(name, moment, everything[name])
+
+    def _compare_moment(self, name: str, moment: str, images: dict[str, Version]) -> None:
+        params = {"asOfUtc": moment, "count": "true", "take": "1000"}
+        response = self.lab.send("ann", "GET", f"{name}/data", params=params)
+        if not self.lab.by_name[name].history:
+            assert parsed(response.content)["code"] == "HISTORY_NOT_ENABLED"
+            return
+        page = parsed(response.content)
+        expected = {row_id: image for row_id, image in images.items() if not image.deleted}
+        found = {body["_sys_id"]: body for body in page["items"]}
+        assert set(found) == set(expected), moment
+        assert page["totalCount"] == len(expected)
+        for row_id, body in found.items():
+            assert rowlab.differences(self.lab.by_name[name], body, expected[row_id]) == []
 
     def _compare_list(self, name: str, state: str) -> None:
         params = {"state": state, "count": "true", "take": "1000"}
@@ -327,7 +398,7 @@ class RowMachine(RuleBasedStateMachine):
         if not match:
             return None
         row = self.oracle.rows[name].get(row_id)
-        number = row.now.number if row else 1
+        number = row.now.number if row else 0
         return number if match == "right" else number + 1
 
 

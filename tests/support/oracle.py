@@ -308,8 +308,7 @@ class Oracle:
         if not entity.approval:
             self._insert(name, row_id, values, author=actor, actor=actor)
             return self._answer(name, row_id, 201)
-        proposal = Proposal("create", values, None, actor, batch)
-        return self._propose(name, row_id, proposal, before=None)
+        return self._propose(name, row_id, Proposal("create", values, None, actor, batch))
 
     def update(
         self,
@@ -336,18 +335,14 @@ class Oracle:
     ) -> Answer:
         entity = self.entities[name]
         if entity.approval and row_id not in self.rows[name]:
-            return self._withdraw(name, row_id)
+            return self._withdraw(name, row_id, actor=actor, if_match=if_match)
         row = self._writable(name, row_id, if_match, even_deleted=not soft)
         if not soft:
             self._refuse_referenced(name, row_id)
         if entity.approval:
             operation = "soft_delete" if soft else "delete"
-            return self._propose(
-                name,
-                row_id,
-                Proposal(operation, row.now.values, row.now.number, actor),
-                before=row.now.values,
-            )
+            proposal = Proposal(operation, row.now.values, row.now.number, actor)
+            return self._propose(name, row_id, proposal)
         if soft:
             self._change(
                 name,
@@ -369,7 +364,7 @@ class Oracle:
             raise refused("ROW_NOT_DELETED")
         if entity.approval:
             proposal = Proposal("restore", row.now.values, row.now.number, actor)
-            return self._propose(name, row_id, proposal, before=row.now.values)
+            return self._propose(name, row_id, proposal)
         self._change(name, row_id, row.now.values, "data_restored", author=actor, actor=actor)
         return self._answer(name, row_id, 200)
 
@@ -379,21 +374,17 @@ class Oracle:
         entity = self.entities[name]
         if not entity.history:
             raise refused("HISTORY_NOT_ENABLED")
-        row = self._writable(name, row_id, if_match, unless=self._lacks(name, row_id, number))
-        (wanted,) = (v.values for v in row.versions if v.number == number)
-        self._judge(entity, wanted, {}, row_id)
-        if wanted == row.now.values:
-            return self._answer(name, row_id, 200)
-        if entity.approval:
-            proposal = Proposal("update", wanted, row.now.number, actor)
-            return self._propose(name, row_id, proposal, before=row.now.values)
-        self._change(name, row_id, wanted, "data_updated", author=actor, actor=actor)
-        return self._answer(name, row_id, 200)
-
-    def _lacks(self, name: str, row_id: str, number: int) -> str:
-        row = self.rows[name].get(row_id)
-        known = row is None or number in {version.number for version in row.versions}
-        return "" if known else "VERSION_NOT_FOUND"
+        gone = self.removed[name].get(row_id)
+        row = self.rows[name].get(row_id) or gone
+        if row is None:
+            raise refused("ROW_NOT_FOUND")
+        wanted = next((v.values for v in row.versions if v.number == number), None)
+        if gone is not None:
+            raise refused("ROW_NOT_FOUND", *(["VERSION_NOT_FOUND"] if wanted is None else []))
+        if wanted is None:
+            self._writable(name, row_id, if_match, unless="VERSION_NOT_FOUND")
+        assert wanted is not None
+        return self.update(name, row_id, wanted, actor=actor, if_match=if_match)
 
     # --- approvals ----------------------------------------------------------------------------------
 
@@ -438,10 +429,24 @@ class Oracle:
         _, proposal = self._decidable(name, row_id)
         self._begin()
         self.proposals[name][row_id] = replace(proposal, state="rejected", comment=comment)
-        row = self.rows[name].get(row_id)
-        old = row.now.values if row else None
-        self._tell(name, row_id, "data_rejected", actor, proposal.base or 0, old, proposal.values)
+        self._tell_rejected(name, row_id, proposal, actor)
         return Answer(200, proposal=self.proposals[name][row_id])
+
+    def _withdraw(self, name: str, row_id: str, *, actor: str, if_match: int | None) -> Answer:
+        proposal = self.proposals[name].get(row_id)
+        if proposal is None:
+            raise refused("ROW_NOT_FOUND")
+        if if_match:
+            raise refused("ROW_VERSION_CONFLICT")
+        self._begin()
+        del self.proposals[name][row_id]
+        self._tell_rejected(name, row_id, proposal, actor)
+        return Answer(204)
+
+    def _tell_rejected(self, name: str, row_id: str, proposal: Proposal, actor: str) -> None:
+        row = self.rows[name].get(row_id)
+        number, old = (row.now.number, row.now.values) if row else (0, None)
+        self._tell(name, row_id, "data_rejected", actor, number, old, proposal.values)
 
     def _decidable(self, name: str, row_id: str) -> tuple[Entity, Proposal]:
         entity = self.entities[name]
@@ -582,7 +587,9 @@ class Oracle:
     ) -> None:
         faults = [*_names_at_fault(entity, given), *_values_at_fault(entity, values)]
         faults += self._references_at_fault(entity, values, with_proposals=not approving)
-        further = list(self._taken(entity, values, row_id, creating=creating))
+        further = list(
+            self._taken(entity, values, row_id, creating=creating, with_proposals=not approving)
+        )
         if faults:
             raise Refused(*faults, further=further)
         if further:
@@ -607,7 +614,7 @@ class Oracle:
         return any(p.values[column] == value for p in self.pending(name).values())
 
     def _taken(
-        self, entity: Entity, values: Values, row_id: str, *, creating: bool
+        self, entity: Entity, values: Values, row_id: str, *, creating: bool, with_proposals: bool
     ) -> Iterator[Fault]:
         for columns in entity.unique_sets:
             wanted = [values[column] for column in columns]
@@ -623,6 +630,21 @@ class Oracle:
                     yield Fault("ROW_KEY_DELETED", named, other_id)
                 else:
                     yield Fault(f"ROW_KEY_DELETED|{UNIQUE}", named, other_id)
+            if with_proposals and self._claimed(entity, columns, wanted, row_id):
+                yield Fault(UNIQUE, columns[0] if len(columns) == 1 else "")
+
+    def _claimed(
+        self, entity: Entity, columns: tuple[str, ...], wanted: list[Any], row_id: str
+    ) -> bool:
+        """Whether another pending row asks for the values *wanted*, which are not the row's own."""
+        row = self.rows[entity.name].get(row_id)
+        if row is not None and [row.now.values[column] for column in columns] == wanted:
+            return False
+        return any(
+            [proposal.values[column] for column in columns] == wanted
+            for other_id, proposal in self.pending(entity.name).items()
+            if other_id != row_id and proposal.operation in ("create", "update")
+        )
 
     def _refuse_referenced(self, name: str, row_id: str) -> None:
         if any(True for _ in self._referrers(name, self.rows[name][row_id].now.values)):
@@ -672,6 +694,7 @@ class Oracle:
             if values[target] == before.values[target]:
                 continue
             mine = self.rows[other][other_id].now
+            self._rebase(other, other_id)
             self._change(
                 other,
                 other_id,
@@ -681,6 +704,28 @@ class Oracle:
                 author=author,
                 actor=actor,
             )
+        self._carry(name, before.values, values, actor)
+
+    def _rebase(self, name: str, row_id: str) -> None:
+        """A proposal for a row that is only relinked rests on the row as it is then."""
+        standing, number = self.proposals[name].get(row_id), self.rows[name][row_id].now.number
+        if standing is not None and standing.base == number:
+            self.proposals[name][row_id] = replace(standing, base=number + 1)
+
+    def _carry(self, name: str, before: Values, after: Values, actor: str) -> None:
+        """Proposals that refer to an old key value are given the new one."""
+        for other, entity in self.entities.items():
+            for column in entity.columns:
+                if not column.refers_to or column.refers_to[0] != name:
+                    continue
+                old, new = before[column.refers_to[1]], after[column.refers_to[1]]
+                for row_id, proposal in self.proposals[other].items():
+                    if old in (None, new) or proposal.values[column.name] != old:
+                        continue
+                    values = {**proposal.values, column.name: new}
+                    self.proposals[other][row_id] = replace(proposal, values=values)
+                    number = proposal.base or 0
+                    self._tell(other, row_id, "data_edited", actor, number, proposal.values, values)
 
     def _remove(self, name: str, row_id: str, *, actor: str) -> None:
         self._begin()
@@ -698,43 +743,38 @@ class Oracle:
         batch: str | None,
     ) -> Answer:
         name, standing = entity.name, self.proposals[entity.name].get(row_id)
-        if row_id not in self.rows[name]:
-            if standing is None:
-                raise refused("ROW_NOT_FOUND")
-            if if_match is not None:
-                raise refused("ROW_VERSION_CONFLICT")
-            approved, base, operation = None, None, "create"
-        else:
+        approved: Values | None = None
+        base: int | None = None
+        if row_id in self.rows[name]:
             row = self._writable(name, row_id, if_match)
-            approved, base, operation = row.now.values, row.now.number, "update"
-        under = approved
-        if standing is not None and standing.base == base:
-            under = standing.values
+            approved, base = row.now.values, row.now.number
+        elif standing is None:
+            raise refused("ROW_NOT_FOUND")
+        elif if_match:
+            raise refused("ROW_VERSION_CONFLICT")
+        overlaid = standing is not None and standing.base == base
+        under = standing.values if standing and overlaid else approved
         assert under is not None
         values = self._overlaid(entity, under, given)
         self._judge(entity, values, given, row_id)
-        waits = standing is not None and standing.state == "pending"
-        if values == approved and not waits:
+        if values == approved and row_id not in self.pending(name):
             return self._answer(name, row_id, 200)
-        return self._propose(
-            name, row_id, Proposal(operation, values, base, actor, batch), before=approved
-        )
+        operation = "create" if approved is None else "update"
+        return self._propose(name, row_id, Proposal(operation, values, base, actor, batch))
 
-    def _propose(
-        self, name: str, row_id: str, proposal: Proposal, *, before: Values | None
-    ) -> Answer:
+    def _propose(self, name: str, row_id: str, proposal: Proposal) -> Answer:
+        """Save *proposal* in the place of the one that stands, whose batch it stays in."""
         self._begin()
+        standing, row = self.proposals[name].get(row_id), self.rows[name].get(row_id)
+        before = row.now.values if row else None
+        if standing is not None and standing.state == "pending":
+            before = standing.values
+        if standing is not None and standing.base == proposal.base:
+            proposal = replace(proposal, batch=proposal.batch or standing.batch)
         self.proposals[name][row_id] = proposal
         base = proposal.base or 0
         self._tell(name, row_id, "data_edited", proposal.author, base, before, proposal.values)
         return Answer(202, proposal=proposal)
-
-    def _withdraw(self, name: str, row_id: str) -> Answer:
-        if row_id not in self.proposals[name]:
-            raise refused("ROW_NOT_FOUND")
-        self._begin()
-        del self.proposals[name][row_id]
-        return Answer(204)
 
     def _answer(self, name: str, row_id: str, status: int) -> Answer:
         return Answer(status, row=self.rows[name][row_id].now)
