@@ -130,6 +130,8 @@ async def revoke_key(
         NotFound: no key of that name works.
         Conflict: it is the last one of a Global Admin, and there are no *has_other_admins*.
     """
+    if "\x00" in name:  # which PostgreSQL does not even compare
+        raise _no_such_key(name)
     given = {"name": name, "actor": actor, "now": now}
     try:
         async with conn.transaction():

@@ -402,3 +402,11 @@ async def test_a_plan_without_changes_asks_for_no_saved_filter(
     more = FILES["entities/customer.yaml"].replace(b"domain: crm", b"domain: crm\ndescription: x")
     # It did not fit before either: nothing that this plan does.
     assert (await on.plan(conn, read_tree(files(customer=more)))).notes == ()
+
+
+@pytest.mark.parametrize("raw", ["%00", "a%00b", "%FF", "%ED%A0%80", "x" * 5_000, "", "%2E%2E"])
+async def test_names_that_nothing_can_have_are_not_found(client: Client, raw: str) -> None:
+    for method in ("GET", "DELETE"):
+        response = await client.request(method, f"{PATH}/{raw}")
+        assert response.status_code in (400, 404), response.text
+        problem(response)
