@@ -32,11 +32,13 @@ from mdm_api.security import CredentialKind
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
 from mdm_api.throttle import count, is_limited
+from mdm_api.upkeep import keep_feed, tell_refusals
 from mdm_gitops.access.api_keys import note_use
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import MdmError
 from mdm_gitops.settings import Settings, load_settings
+from mdm_gitops.source.commits import WriteMode
 from mdm_gitops.warehouse.connect import ConnectionPool, SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
@@ -129,7 +131,10 @@ def app_from_environment() -> Starlette:
 
 def folder_definitions(folder: Path, settings: Settings) -> FolderDefinitions:
     reserved = (settings.ConfigSchema, settings.EntityDataSchema)
-    return FolderDefinitions(folder, reserved_schemas=reserved)
+    mode = settings.Repository.WriteMode
+    return FolderDefinitions(
+        folder, reserved_schemas=reserved, write_mode=WriteMode(mode) if mode else None
+    )
 
 
 @asynccontextmanager
@@ -147,6 +152,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             if services.provider is not None:
                 await services.provider.aclose()
             await _note_used_keys(services)
+            await tell_refusals(services)
 
 
 async def _keep_house(services: Services) -> None:
@@ -155,6 +161,8 @@ async def _keep_house(services: Services) -> None:
     while True:
         services.metrics.note_pool(services.pool.get_stats())
         await _note_used_keys(services)
+        await tell_refusals(services)
+        await keep_feed(services)
         if services.rate_limit is not None:
             with contextlib.suppress(MdmError):  # told by the requests that fail
                 await services.rate_limit.forget_past_windows()

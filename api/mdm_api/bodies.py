@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
 from mdm_gitops.errors import InputError, MdmError
 from mdm_gitops.source.limits import MAX_DEPTH, MAX_INTEGER_DIGITS, MAX_NUMBER_EXPONENT
+
+if TYPE_CHECKING:
+    from mdm_api.call import Call
+
+_YAML_TYPES: Final = ("application/yaml", "text/yaml", "text/x-yaml", "application/x-yaml")
 
 
 async def read_body(request: Request, *, max_bytes: int) -> bytes:
@@ -44,6 +49,19 @@ def unsupported(request: Request, *expected: str) -> MdmError:
         hint=f"send {' or '.join(expected)}",
         code="MEDIA_TYPE_UNSUPPORTED",
     )
+
+
+async def yaml_text(call: Call) -> bytes:
+    """Return the YAML of a body that is YAML, or ``{"yaml": "..."}``."""
+    data = await call.body()
+    if media_type(call.request) in _YAML_TYPES:
+        return data
+    if media_type(call.request) != "application/json":
+        raise unsupported(call.request, "application/yaml", "application/json")
+    text = load_object(data, known=("yaml",)).get("yaml")
+    if not isinstance(text, str):
+        raise InputError('the body must be {"yaml": "..."}')
+    return text.encode()
 
 
 def load_json(data: bytes) -> Any:

@@ -15,8 +15,9 @@ from typing import Final, Protocol
 import anyio.to_thread
 
 from mdm_gitops.access.catalog import NOTHING_DESIRED, DesiredView
-from mdm_gitops.errors import DefinitionError, Finding, InputError, Location
+from mdm_gitops.errors import Conflict, DefinitionError, Finding, InputError, Location
 from mdm_gitops.source import folder_tree, read_tree_leniently
+from mdm_gitops.source.commits import Author, Change, Committed, CommitWriter, WriteMode
 from mdm_gitops.source.git import commit_of
 from mdm_gitops.source.tree import FOLDERS, LOOKALIKES, ROOT_FILES
 
@@ -28,6 +29,9 @@ class DefinitionsProvider(Protocol):
     async def current(self) -> DesiredView:
         """Return what the definitions say now; broken ones are told as findings, never raised."""
 
+    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
+        """Commit *change*; see ``source.commits.CommitWriter.write`` for errors."""
+
 
 class NoDefinitions:
     """A server that was given none: it serves what is deployed."""
@@ -35,12 +39,24 @@ class NoDefinitions:
     async def current(self) -> DesiredView:
         return NOTHING_DESIRED
 
+    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
+        raise Conflict(
+            "this server was started without definitions",
+            hint="start it with their folder: mdm-gitops serve DIR",
+            code="DEFINITIONS_IN_GIT",
+        )
+
 
 class FolderDefinitions:
     """The definitions of the folder *root*."""
 
-    def __init__(self, root: Path, *, reserved_schemas: Sequence[str]) -> None:
+    def __init__(
+        self, root: Path, *, reserved_schemas: Sequence[str], write_mode: WriteMode | None = None
+    ) -> None:
         self._root = root
+        self._commits = CommitWriter(
+            root, mode=write_mode, reserved_schemas=tuple(reserved_schemas)
+        )
         self._reserved_schemas = tuple(reserved_schemas)
         self._seen: object = None
         self._view = NOTHING_DESIRED
@@ -54,6 +70,13 @@ class FolderDefinitions:
                 self._view = await anyio.to_thread.run_sync(self._read)
                 self._seen = seen
             return self._view
+
+    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
+        def commit() -> Committed:
+            return self._commits.write(change, author=author, message=message)
+
+        # Made to its end: a caller who goes away does not leave half of a commit.
+        return await asyncio.shield(anyio.to_thread.run_sync(commit))
 
     def _look(self) -> object:
         return tuple(sorted(_stamps(self._root)))

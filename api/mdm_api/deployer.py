@@ -41,6 +41,8 @@ class Deployer(Protocol):
 
     async def drop_archives(self, entity: str, *, confirm: str, actor: str) -> Document: ...
 
+    async def apply_access(self, *, actor: str) -> None: ...
+
 
 class WarehouseDeployer:
     def __init__(self, *, url: str, settings: Settings, definitions: DefinitionsProvider) -> None:
@@ -131,6 +133,31 @@ class WarehouseDeployer:
             return {"entity": entity, "droppedTables": tables, "droppedColumns": columns}
 
         return await self._to_its_end(run())
+
+    async def apply_access(self, *, actor: str) -> None:
+        """Put permissions and webhooks into effect; what belongs to an entity waits for its deployment.
+
+        Whoever commits them through the API says yes to what they open.
+        """
+        from mdm_gitops.plan.build import ACCESS
+        from mdm_gitops.warehouse.apply import apply_plan
+
+        definitions = await self._usable()
+
+        async def run() -> None:
+            async with self._connection() as conn:
+                await apply_plan(
+                    conn,
+                    definitions,
+                    None,
+                    schemas=self._schemas,
+                    actor=actor,
+                    target=[ACCESS],
+                    approved=True,
+                    patience=self._patience,
+                )
+
+        await self._to_its_end(run())
 
     async def _usable(self) -> Definitions:
         """Return the definitions; a deployment needs all of them, and all of them right."""

@@ -20,7 +20,6 @@ from mdm_gitops.model import Definitions, Domain
 from mdm_gitops.model.values import to_json_value
 from mdm_gitops.source import check_entity_in, parse_entity, render_entity
 
-_YAML_TYPES = (YAML, "text/yaml", "text/x-yaml", "application/x-yaml")
 # Told with a definition, and no part of it: may come back in a body and is not looked at.
 _STATUS = "status"
 
@@ -106,7 +105,7 @@ def _summary(entry: CatalogEntry, catalog: Catalog) -> dict[str, Any]:
 
 
 async def parse_yaml(call: Call) -> Response:
-    text = await _yaml_text(call)
+    text = await bodies.yaml_text(call)
     entity = await anyio.to_thread.run_sync(parse_entity, text)
     return json_response(entity.to_document())
 
@@ -138,22 +137,9 @@ async def _visible_definitions(call: Call) -> Definitions:
     return replace(base, project=project, entities=entities)
 
 
-async def _yaml_text(call: Call) -> bytes:
-    """Return the YAML of a body that is YAML, or ``{"yaml": "..."}``."""
-    data = await call.body()
-    if bodies.media_type(call.request) in _YAML_TYPES:
-        return data
-    if bodies.media_type(call.request) != JSON:
-        raise bodies.unsupported(call.request, YAML, JSON)
-    text = bodies.load_object(data, known=("yaml",)).get("yaml")
-    if not isinstance(text, str):
-        raise InputError('the body must be {"yaml": "..."}')
-    return text.encode()
-
-
 async def _definition_text(call: Call) -> bytes:
     if bodies.media_type(call.request) != JSON:
-        return await _yaml_text(call)
+        return await bodies.yaml_text(call)
     value = bodies.load_json(await call.body())
     if not isinstance(value, dict):
         raise InputError("the body must be the definition as a JSON object")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from mdm_gitops.access import Tier
 from mdm_gitops.access.catalog import DefinitionState
 from mdm_gitops.errors import CATALOGUE
+from mdm_gitops.model import Action
 from mdm_gitops.source.schemas import schema_text
 
 Schema = dict[str, Any]
@@ -189,6 +190,29 @@ _OWN: Final[dict[str, Schema]] = {
         },
         "additionalProperties": True,
     },
+    "Permission": {
+        "type": "object",
+        "required": ["principal", "domain", "actions"],
+        "properties": {
+            "principal": _TEXT,
+            "domain": _TEXT,
+            "entity": _optional(_TEXT),
+            "actions": _list({"type": "string", "enum": [action.value for action in Action]}),
+            "rowFilterDsl": _optional(_TEXT),
+        },
+        "additionalProperties": False,
+    },
+    "PermissionList": _object({"items": _list(ref("Permission"))}),
+    "PermissionCommitted": _object(
+        {"commit": _optional(_TEXT), "branch": _optional(_TEXT)},
+        {
+            "principal": _TEXT,
+            "domain": _TEXT,
+            "entity": _optional(_TEXT),
+            "actions": _list(_TEXT),
+            "rowFilterDsl": _optional(_TEXT),
+        },
+    ),
     "RowInput": {
         "type": "object",
         "description": "Columns of the entity by the names of its definition, with their values.",

@@ -6,7 +6,15 @@ Everything that shows or changes something asks ``rights_of`` and nothing else.
 from __future__ import annotations
 
 from mdm_gitops.access.principal import Principal, PrincipalKind
-from mdm_gitops.access.rights import NO_RIGHTS, Rights, rights_of
+from mdm_gitops.access.rights import NO_RIGHTS, Rights, may_administer, rights_of
 from mdm_gitops.access.tier import Tier
 
-__all__ = ["NO_RIGHTS", "Principal", "PrincipalKind", "Rights", "Tier", "rights_of"]
+__all__ = [
+    "NO_RIGHTS",
+    "Principal",
+    "PrincipalKind",
+    "Rights",
+    "Tier",
+    "may_administer",
+    "rights_of",
+]

@@ -100,3 +100,30 @@ def _reaches(grant: PermissionGrant, entity: Entity) -> bool:
     if grant.entity:
         return grant.entity == entity.folded
     return entity.access.mode is not AccessMode.RESTRICTED
+
+
+def may_administer(principal: Principal, state: StoreState, *, domain: str, entity: str) -> bool:
+    """Whether *principal* may say who may what in *domain*, or only for its folded *entity*.
+
+    The action admin reaches as far as its own row: that of a domain not into a restricted entity,
+    that of an entity not to its domain, and only that of ``*`` to all.
+    """
+    if principal.is_global_admin:
+        return True
+    stored = state.entities.get(entity) if entity else None
+    if stored is not None:
+        definition = stored.definition
+        same = domain in (definition.domain, ALL_DOMAINS)
+        if not same or not rights_of(principal, definition, state).may(Action.ADMIN):
+            return False
+        return domain != ALL_DOMAINS or _administers(principal, state, ALL_DOMAINS)
+    return _administers(principal, state, domain)
+
+
+def _administers(principal: Principal, state: StoreState, domain: str) -> bool:
+    return any(
+        not grant.entity
+        and grant.domain in (domain, ALL_DOMAINS)
+        and Action.ADMIN in granted_by(grant.actions)
+        for grant in _grants_of(principal, state)
+    )

@@ -1,0 +1,185 @@
+"""Permissions through the API: shown as deployed, changed as commits, in effect at once."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg import AsyncConnection
+
+from mdm_api.app import create_app, folder_definitions
+from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.settings import Settings
+from mdm_gitops.source import read_folder
+from mdm_gitops.warehouse.connect import connect
+from mdm_gitops.warehouse.names import Schemas
+from tests.integration.test_api_basics import KEY, Client, served
+from tests.integration.test_writes import FILES, key_of
+from tests.support.warehouses import apply
+
+pytestmark = pytest.mark.anyio
+PATH = "/api/v1/permissions"
+GRANT = {"principal": "apikey:new", "domain": "crm", "entity": "customer", "actions": ["read"]}
+
+
+def git(root: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=dev", "-c", "user.email=dev@example.com"]
+    done = subprocess.run(
+        ["git", "-C", str(root), *who, *arguments], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for path, data in FILES.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "start")
+    return tmp_path
+
+
+@pytest.fixture
+async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(database_url, application_name="test") as conn:
+        await apply(conn, read_folder(root))
+        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+        yield conn
+
+
+@pytest.fixture
+async def client(
+    database_url: str, conn: AsyncConnection[Any], root: Path
+) -> AsyncIterator[Client]:
+    app = create_app(
+        database_url=database_url,
+        settings=Settings(),
+        definitions=folder_definitions(root, Settings()),
+    )
+    async with served(app) as client:
+        client.headers["X-API-Key"] = KEY
+        yield client
+
+
+async def test_an_assignment_is_a_commit_and_holds_at_once(
+    client: Client, conn: AsyncConnection[Any], root: Path
+) -> None:
+    new = await key_of(conn, "new")
+    data = "/api/v1/entities/customer/data"
+    assert (await client.get(data, headers=new)).status_code == 404
+    answer = await client.post(PATH, json={**GRANT, "rowFilterDsl": "[country] = 'CH'"})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["commit"] == git(root, "rev-parse", "HEAD")
+    assert git(root, "log", "-1", "--format=%an|%s") == "bootstrap|Permit read to apikey:new"
+    assert (await client.get(data, headers=new)).status_code == 200
+    before, after = (
+        FILES["permissions.yaml"].decode().rstrip(),
+        (root / "permissions.yaml").read_text(),
+    )
+    assert after.startswith(before) and git(root, "status", "--porcelain") == ""
+    [mine] = [i for i in (await client.get(PATH)).json()["items"] if i["principal"] == "apikey:new"]
+    assert mine == {**GRANT, "rowFilterDsl": "[country] = 'CH'"}
+    # Once more is no further commit.
+    again = await client.post(PATH, json={**GRANT, "rowFilterDsl": "[country] = 'CH'"})
+    assert (again.status_code, again.json()["commit"]) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({**GRANT, "actions": ["fly"]}, 400),
+        ({**GRANT, "actions": []}, 400),
+        ({**GRANT, "principal": 5}, 400),
+        ({**GRANT, "more": 1}, 400),
+        ({**GRANT, "entity": "nothing"}, 422),
+        ({**GRANT, "domain": "nothing"}, 422),
+        ({**GRANT, "rowFilterDsl": "[colour] = 1"}, 422),
+        ({**GRANT, "entity": None, "rowFilterDsl": "[code] = 'x'"}, 422),
+    ],
+)
+async def test_what_is_no_assignment_is_no_commit(
+    client: Client, root: Path, given: dict[str, Any], status: int
+) -> None:
+    head = git(root, "rev-parse", "HEAD")
+    answer = await client.post(PATH, json=given)
+    assert answer.status_code == status, answer.text
+    assert git(root, "rev-parse", "HEAD") == head and git(root, "status", "--porcelain") == ""
+
+
+async def test_export_and_import_are_the_identity(
+    client: Client, conn: AsyncConnection[Any], root: Path
+) -> None:
+    async def stored() -> list[Any]:
+        cursor = await conn.execute("SELECT * FROM mdm.permission ORDER BY 1, 2, 3, 4, 5")
+        return await cursor.fetchall()
+
+    before = await stored()
+    text = (await client.get(f"{PATH}/yaml")).text
+    yaml = {"Content-Type": "application/yaml"}
+    answer = await client.post(f"{PATH}/yaml", content=text, headers=yaml)
+    assert answer.status_code == 200, answer.text
+    assert await stored() == before and (root / "permissions.yaml").read_text() == text
+    answer = await client.post(
+        f"{PATH}/yaml",
+        content="permissions:\n  - {users: [ana], domains: ['*'], actions: [admin]}\n",
+        headers=yaml,
+    )
+    assert answer.status_code == 200
+    assert [(row[0], row[1]) for row in await stored()] == [("ana", "*")]
+
+
+async def test_the_last_admin_cannot_be_taken_away(client: Client, root: Path) -> None:
+    head = git(root, "rev-parse", "HEAD")
+    answer = await client.post(f"{PATH}/yaml", json={"yaml": "permissions: []\n"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "PLAN_REFUSED")
+    assert git(root, "rev-parse", "HEAD") == head
+
+
+async def test_an_admin_administers_its_own_scope_and_no_more(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    crm, one = await key_of(conn, "crm"), await key_of(conn, "one")
+    for given in (
+        {"principal": "apikey:crm", "domain": "crm", "actions": ["admin"]},
+        {"principal": "apikey:one", "domain": "crm", "entity": "customer", "actions": ["admin"]},
+    ):
+        assert (await client.post(PATH, json=given)).status_code == 201
+    cases = [
+        (crm, GRANT, 201),
+        (crm, {**GRANT, "principal": "x", "entity": None}, 201),
+        (crm, {**GRANT, "domain": "ref", "entity": "country"}, 403),
+        (crm, {**GRANT, "domain": "*", "entity": None}, 403),
+        (crm, {**GRANT, "domain": "*"}, 403),
+        (one, {**GRANT, "principal": "y"}, 201),
+        (one, {**GRANT, "entity": None}, 403),
+        (await key_of(conn, "reader"), GRANT, 403),
+        (await key_of(conn, "nobody"), GRANT, 403),
+    ]
+    for headers, given, status in cases:
+        answer = await client.post(PATH, json=given, headers=headers)
+        assert answer.status_code == status, (given, answer.text)
+    for headers, domains in ((crm, {"crm"}), (one, {"crm"})):
+        items = (await client.get(PATH, headers=headers)).json()["items"]
+        assert {item["domain"] for item in items} == domains
+        answer = await client.post(
+            f"{PATH}/yaml", json={"yaml": "permissions: []"}, headers=headers
+        )
+        assert answer.status_code == 403
+    assert {i["entity"] for i in (await client.get(PATH, headers=one)).json()["items"]} == {
+        "customer"
+    }
+    assert (await client.get(PATH, headers=await key_of(conn, "other"))).status_code == 403
+
+
+async def test_without_a_repository_nothing_is_written(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    async with served(create_app(database_url=database_url, settings=Settings())) as client:
+        client.headers["X-API-Key"] = KEY
+        answer = await client.post(PATH, json=GRANT)
+    assert (answer.status_code, answer.json()["code"]) == (409, "DEFINITIONS_IN_GIT")
