@@ -263,6 +263,98 @@ _OWN: Final[dict[str, Schema]] = {
         {"reason": {**_TEXT, "description": "Why it is not valid any more."}},
     ),
     "SavedFilters": _object({"items": _list(ref("SavedFilter"))}),
+    "Comment": {
+        "type": "object",
+        "properties": {"comment": _optional({**_TEXT, "maxLength": 2_000})},
+        "additionalProperties": False,
+    },
+    "BatchDecision": {
+        "type": "object",
+        "description": "Either `batchName` or `ids`.",
+        "properties": {
+            "batchName": {**_TEXT, "maxLength": 200},
+            "ids": {**_list(_TEXT), "maxItems": 10_000},
+            "comment": _optional({**_TEXT, "maxLength": 2_000}),
+        },
+        "additionalProperties": False,
+    },
+    "BatchOutcome": _object(
+        {
+            "approved": _COUNT,
+            "rejected": _COUNT,
+            "failed": _COUNT,
+            "results": _list(
+                _object(
+                    {
+                        "id": _TEXT,
+                        "status": {"type": "string", "enum": ["approved", "rejected", "failed"]},
+                    },
+                    {"code": _TEXT, "message": _TEXT},
+                )
+            ),
+            "resultsTruncated": _FLAG,
+        }
+    ),
+    "PendingPage": _object(
+        {
+            "items": _list(ref("Proposal")),
+            "skip": _COUNT,
+            "take": _COUNT,
+            "hasMore": _FLAG,
+            "nextAfter": _optional(_TEXT),
+            "totalCount": _optional(_COUNT),
+        }
+    ),
+    "Proposal": _object(
+        {
+            "id": {"type": "string", "format": "uuid"},
+            "operation": {
+                "type": "string",
+                "enum": ["create", "update", "soft_delete", "delete", "restore"],
+            },
+            "state": {"type": "string", "enum": ["pending", "rejected"]},
+            "submittedBy": _TEXT,
+            "submittedAt": _MOMENT,
+            "decidedBy": _optional(_TEXT),
+            "decidedAt": _optional(_MOMENT),
+            "batchName": _optional(_TEXT),
+            "comment": {**_optional(_TEXT), "description": "Why it was rejected."},
+            "baseVersion": {
+                **_optional(_COUNT),
+                "description": "The approved version that it rests on; null for a creation.",
+            },
+            "isStale": _FLAG,
+            "changes": {
+                "type": "object",
+                "description": "Column name to its approved (`old`) and proposed (`new`) value.",
+                "additionalProperties": _object({"old": {}, "new": {}}),
+            },
+            "row": ref("Row"),
+        }
+    ),
+    "PendingBatches": _object(
+        {
+            "items": _list(
+                _object(
+                    {
+                        "batchName": _TEXT,
+                        "count": _COUNT,
+                        "submittedBy": {**_TEXT, "description": "Who submitted the first row."},
+                        "submitters": _COUNT,
+                        "submittedAt": _MOMENT,
+                        "lastSubmittedAt": _MOMENT,
+                        "creates": _COUNT,
+                        "updates": _COUNT,
+                        "others": {**_COUNT, "description": "Deletions and restorations."},
+                        "stale": _COUNT,
+                    }
+                )
+            ),
+            "skip": _COUNT,
+            "take": _COUNT,
+            "hasMore": _FLAG,
+        }
+    ),
     "EntityStatus": _object(_STATUS_MEMBERS),
     "EntityDocument": {
         "type": "object",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
+from mdm_gitops.data.approvals import Approver
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
@@ -65,6 +66,10 @@ class Services:
         await self.pool.check()
         async with borrow(self.pool) as conn:
             return await work(conn)
+
+    @property
+    def approver(self) -> Approver:
+        return Approver(self.pool)
 
     @property
     def tier(self) -> Tier:

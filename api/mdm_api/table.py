@@ -6,6 +6,7 @@ from typing import Final
 
 from mdm_api import (
     api_keys,
+    approvals,
     audit,
     changes,
     choices,
@@ -33,6 +34,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *export.operations,
     *versions.operations,
     *writes.operations,
+    *approvals.operations,
     *saved_filters.operations,
     *changes.operations,
     *audit.operations,

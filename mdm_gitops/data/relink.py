@@ -1,7 +1,8 @@
 """A key value that changes takes the rows along that hold it: each with its history and its event.
 
 Nothing cascades silently. The rows that refer to the old value are updated by the same statements as
-any other, in the transaction of the change, whoever may see them: they would break otherwise.
+any other, in the transaction of the change, whoever may see them: they would break otherwise. What is
+proposed for such rows is carried along (``data.carrying``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from mdm_gitops.data.asking import Asking, StateMoved
-from mdm_gitops.data.target import Referrer, Target, target_of
+from mdm_gitops.data.carrying import carry_proposals
+from mdm_gitops.data.target import Target, target_of
 from mdm_gitops.data.write_run import Line, run_write
 from mdm_gitops.data.write_sql import Operation, Source, Status, WriteStatement, write_statement
 
@@ -30,10 +32,12 @@ async def update_and_relink(
     row_id: UUID,
     rows: Sequence[Mapping[str, Any]] = (),
     values: Mapping[str, Any] | None = None,
+    author: str = "",
 ) -> Line:
     """Run *statement*, which updates one row, and relink those that refer to it.
 
-    Call it inside a transaction. Raises StateMoved if the store moved meanwhile.
+    Call it inside a transaction. *author* is whose change it is if not the caller's: then it is a
+    proposal that the caller approves. Raises StateMoved if the store moved meanwhile.
     """
     # Row by row the references are wrong for a moment; at the commit they must be right.
     await conn.execute("SET CONSTRAINTS ALL DEFERRED")
@@ -45,58 +49,94 @@ async def update_and_relink(
     if line.status is Status.DONE and before is not None:
         after = await _keys(conn, target, row_id)
         assert after is not None, "the row was locked"
-        await relink(conn, asking=asking, target=target, changed=_changed(target, before, after))
+        await relink(
+            conn,
+            asking=asking,
+            target=target,
+            changed=_changed(target, before, after),
+            author=author,
+            approving=row_id if author else None,
+        )
     return line
 
 
 async def relink(
-    conn: AsyncConnection[Any], *, asking: Asking, target: Target, changed: Changed
+    conn: AsyncConnection[Any],
+    *,
+    asking: Asking,
+    target: Target,
+    changed: Changed,
+    author: str = "",
+    approving: UUID | None = None,
 ) -> None:
-    """Give the rows that hold a value of *changed* the value after it."""
+    """Give the rows that hold a value of *changed* the value after it.
+
+    *author* is as in ``update_and_relink``; the proposal for *approving* is about to go.
+    """
     by_nobody = replace(asking, principal=replace(asking.principal, is_global_admin=True))
     for referrer in target.referrers:
         if referrer.key not in changed:
             continue
         old, new = changed[referrer.key]
         other = target_of(by_nobody, by_nobody.state.entities[referrer.entity])
-        await _relink_column(conn, by_nobody, other, referrer, old, new)
+        values = {
+            "old": old,
+            "new": new,
+            "author": author or asking.principal.actor,
+            "approving": approving,
+        }
+        if await _relink_column(conn, by_nobody, other, referrer.column, values):
+            further = {referrer.column: (old, new)}
+            await relink(
+                conn,
+                asking=asking,
+                target=other,
+                changed=further,
+                author=author,
+                approving=approving,
+            )
 
 
 async def _relink_column(
     conn: AsyncConnection[Any],
     asking: Asking,
     other: Target,
-    referrer: Referrer,
-    old: Any,
-    new: Any,
-) -> None:
-    column, type_ = referrer.column, other.type_of(referrer.column)
+    column: str,
+    values: Mapping[str, Any],
+) -> bool:
+    """Relink the rows of *other*; return whether there may be rows that refer to those in turn."""
+    carried = 0
+    if other.entity.approval_required:
+        carried = await carry_proposals(conn, asking, other, column, values)
+    lines = await run_write(
+        conn,
+        asking=asking,
+        statement=_relinking(asking, other, column),
+        values=values,
+        prepare=False,
+    )
+    if any(line.status is not Status.DONE for line in lines.values()):
+        raise StateMoved
+    return bool(lines or carried) and column in other.referred_columns
+
+
+def _relinking(asking: Asking, other: Target, column: str) -> WriteStatement:
+    type_ = other.type_of(column)
     source = Source(
         sql='SELECT row_number() OVER (ORDER BY r."_sys_id")::int AS "_pos", r."_sys_id" AS "_id",'
-        ' NULL::int AS "_base", %(actor)s::text AS "_actor", %(actor)s::text AS "_author",'
+        ' NULL::int AS "_base", %(actor)s::text AS "_actor", %(author)s::text AS "_author",'
         " jsonb_build_object('relinkedFrom', %(old)s::text) AS \"_detail\","
         f' %(new)s::{type_} AS "{column}" FROM {other.main_sql} r'
         f' WHERE r."{column}" = %(old)s::{type_}',
         columns=(column,),
         typed=True,
     )
-    statement = asking.state.remember(
+    return asking.state.remember(
         ("relink", other.name, column),
         lambda: write_statement(
             asking, other, Operation.UPDATE, source, relink=True, whatever_its_state=True
         ),
     )
-    lines = await run_write(
-        conn,
-        asking=asking,
-        statement=statement,
-        values={"old": old, "new": new},
-        prepare=False,
-    )
-    if any(line.status is not Status.DONE for line in lines.values()):
-        raise StateMoved
-    if lines and column in other.referred_columns:
-        await relink(conn, asking=asking, target=other, changed={column: (old, new)})
 
 
 async def _keys(conn: AsyncConnection[Any], target: Target, row_id: UUID) -> tuple[Any, ...] | None:
