@@ -280,6 +280,11 @@ class DataSettings(_Section):
     RequireIfMatch: bool = Field(
         default=False, description="writes without `If-Match` are refused with 428"
     )
+    ExportTimeoutSeconds: Seconds = Field(
+        default=900.0,
+        description="an export is broken off after; as long as it lasts, it holds a connection and"
+        " keeps the definition of its entity from being changed",
+    )
 
 
 class ApplySettings(_Section):
@@ -341,7 +346,8 @@ class Settings(BaseSettings):
     AuditRetentionDays: int = Field(
         default=365,
         ge=0,
-        description="audit entries older than this are deleted; 0 or empty keeps all",
+        le=365_000,
+        description="changes and audited actions older than this are deleted; 0 or empty keeps all",
     )
     Database: DatabaseSettings = DatabaseSettings()
     Server: ServerSettings = ServerSettings()

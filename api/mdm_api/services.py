@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from mdm_api.upkeep import Refusals
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.approvals import Approver
@@ -44,12 +46,7 @@ class Services:
     provider: Provider | None = None  # of identities, if one is set
     now: Callable[[], datetime] = field(default=utc_now)
     used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
-
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """Lend a connection for what must not be done twice."""
-        async with borrow(self.pool) as conn:
-            yield conn
+    refusals: Refusals = field(default_factory=Refusals)
 
     async def with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run *work*, which only reads, on a connection of the pool.
@@ -66,6 +63,11 @@ class Services:
         await self.pool.check()
         async with borrow(self.pool) as conn:
             return await work(conn)
+
+    @cached_property
+    def export_slots(self) -> asyncio.Semaphore:
+        """Exports hold a connection for long, so half of the pool is left to everybody else."""
+        return asyncio.Semaphore(max(1, self.settings.Database.PoolMaxSize // 2))
 
     @property
     def approver(self) -> Approver:

@@ -35,7 +35,7 @@ def neutralise_sql(expression: str) -> str:
     *expression* is written more than once, so it should be a column.
     """
     return (
-        f"CASE WHEN ascii({expression}) {_IS_SIGN}"
+        f"CASE WHEN {starts_with_sign_sql(expression)}"
         f" THEN '{ESCAPE * 2}' || {expression} ELSE {expression} END"
     )
 
@@ -47,3 +47,7 @@ def restore_sql(expression: str) -> str:
         f" AND ascii(substr({expression}, 2, 1)) {_IS_SIGN}"
         f" THEN substr({expression}, 2) ELSE {expression} END"
     )
+
+
+def starts_with_sign_sql(expression: str) -> str:
+    return f"ascii({expression}) {_IS_SIGN}"
