@@ -1,19 +1,15 @@
-"""Request bodies: bounded, and JSON read strictly.
-
-Refused: more bytes than allowed, text that is not UTF-8, NaN and infinities, repeated keys, numbers
-and nesting beyond reason, characters that PostgreSQL cannot store.
-"""
+"""Request bodies: bounded, and JSON read strictly (``source.strict_json``)."""
 
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 
 from mdm_gitops.errors import InputError, MdmError
-from mdm_gitops.source.limits import MAX_DEPTH, MAX_INTEGER_DIGITS, MAX_NUMBER_EXPONENT
+from mdm_gitops.source.limits import MAX_DEPTH
+from mdm_gitops.source.strict_json import DECODER, check_text, in_words
 
 if TYPE_CHECKING:
     from mdm_api.call import Call
@@ -74,14 +70,13 @@ def load_json(data: bytes) -> Any:
         text = data.decode("utf-8")
         if _depth_bound(text) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
             raise InputError(f"the body is nested deeper than {MAX_DEPTH}")
-        value = _DECODER.decode(text)
+        value = DECODER.decode(text)
     except UnicodeDecodeError:
         raise InputError("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        message = error.msg[:1].lower() + error.msg[1:]
-        raise InputError(f"the body is not valid JSON: {message}", place=place) from None
-    _check_text(value)
+        raise InputError(f"the body is not valid JSON: {in_words(error)}", place=place) from None
+    check_text(value)
     return value
 
 
@@ -135,53 +130,3 @@ def _depth(text: str) -> int:
         elif sign in "]}":
             depth -= 1
     return deepest
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"the body has member {twice[:60]!r} twice")
-    return value
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_INTEGER_DIGITS:
-        raise InputError(f"a number of the body has more than {MAX_INTEGER_DIGITS} digits")
-    return int(digits)
-
-
-def _fraction(text: str) -> Decimal:
-    number = Decimal(text) if len(text) <= 2 * MAX_NUMBER_EXPONENT else Decimal("Infinity")
-    if not number.is_finite() or abs(int(number.as_tuple().exponent)) > MAX_NUMBER_EXPONENT:
-        raise InputError(f"number {text[:40]} of the body is out of all proportion")
-    return number
-
-
-def _constant(word: str) -> Any:
-    raise InputError(f"{word} is not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_object,
-    parse_int=_integer,
-    parse_float=_fraction,
-    parse_constant=_constant,
-)
-
-
-def _check_text(value: Any) -> None:
-    match value:
-        case str():
-            if "\x00" in value:
-                raise InputError("a text of the body holds a NUL character")
-            if any("\ud800" <= sign <= "\udfff" for sign in value):
-                raise InputError("a text of the body holds half of a surrogate pair")
-        case dict():
-            for name, inner in value.items():
-                _check_text(name)
-                _check_text(inner)
-        case list():
-            for inner in value:
-                _check_text(inner)
