@@ -1,0 +1,79 @@
+"""What a receiver is sent: the body of one delivery, as the interface gives it. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final
+
+from mdm_gitops.model.values import to_json_value
+
+MASK: Final = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowEvent:
+    """One change of the feed. *old* and *new* are the texts of the row's columns as JSON, or None."""
+
+    event_id: int
+    occurred_at: datetime
+    entity_id: int
+    entity_name: str
+    record_id: str
+    action: str
+    user: str
+    old: str | None
+    new: str | None
+
+
+def body_of(event: RowEvent, *, restricted: Collection[str]) -> bytes:
+    """Return the bytes that are sent and signed; values of *restricted* columns are masked."""
+    document = {
+        "event": event.action,
+        "entityName": event.entity_name,
+        "recordId": event.record_id,
+        "occurredUtc": to_json_value(event.occurred_at),
+        "user": event.user,
+        "changes": changes_between(_columns(event.old), _columns(event.new), restricted=restricted),
+    }
+    return _text(document).encode()
+
+
+def changes_between(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, restricted: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """Return the columns that differ with both values; an absent row has null in all of them.
+
+    That a masked value has changed is told, the values are not.
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys((*old, *new)):
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if name in restricted:
+            before, after = (None if v is None else MASK for v in (before, after))
+        changes[name] = {"old": before, "new": after}
+    return changes
+
+
+def _columns(text: str | None) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(text, parse_float=Decimal) if text else {}
+    return found
+
+
+def _text(value: Any) -> str:
+    """Return *value* as JSON in which decimal numbers keep all their digits."""
+    match value:
+        case dict():
+            members = (f"{json.dumps(name)}:{_text(inner)}" for name, inner in value.items())
+            return "{" + ",".join(members) + "}"
+        case list():
+            return "[" + ",".join(_text(inner) for inner in value) + "]"
+        case Decimal():
+            return format(value, "f")
+        case _:
+            return json.dumps(value, ensure_ascii=False)

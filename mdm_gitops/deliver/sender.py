@@ -1,0 +1,178 @@
+"""One attempt of a delivery over HTTP: bounded in time and size, and never where it must not go.
+
+The address is judged when the socket is made (``targets``), after all spellings and names have become
+one. Redirects are not followed, proxies of the environment are not used, cookies are not kept and
+nothing of the answer is decompressed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, Self
+
+import aiohttp
+
+from mdm_gitops.deliver.targets import TargetRules
+
+TIMEOUT_S: Final = 15.0
+MAX_ANSWER_BYTES: Final = 65_536
+_THROTTLED: Final = frozenset({429, 502, 504})
+_LONGER_WAIT_S: Final = 60.0
+_USER_AGENT: Final = "mdm-gitops-webhooks/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """How it went: *status* is that of the answer, 0 if there was none."""
+
+    status: int
+    seconds: float
+    error: str = ""  # in our words; "" if an answer came
+    blocked: bool = False  # not even tried
+    retry_after_s: float | None = None
+
+    @property
+    def delivered(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def gone(self) -> bool:
+        """The receiver wants no more of it (410)."""
+        return self.status == 410
+
+
+class _Blocked(OSError):
+    """The address is not one that may be connected to."""
+
+
+class Sender:
+    """``async with Sender(rules) as sender``. One per process; connections are kept per receiver."""
+
+    def __init__(self, rules: TargetRules, *, timeout_s: float = TIMEOUT_S) -> None:
+        self.rules = rules
+        self._timeout_s = timeout_s
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+        self._sessions.clear()
+
+    async def forget(self, url: str) -> None:
+        """Close the connections to *url*: its subscription is gone or has moved."""
+        session = self._sessions.pop(url, None)
+        if session is not None:
+            await session.close()
+
+    async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> Attempt:
+        """Post *body* once. Never raises."""
+        started = time.monotonic()
+        refused = self.rules.why_refused(url)
+        if refused:
+            return Attempt(status=0, seconds=0.0, error=refused, blocked=True)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await self._post(url, body, headers, started)
+        except TimeoutError:
+            error = f"no answer within {self._timeout_s:g} s"
+            return Attempt(
+                status=0, seconds=_since(started), error=error, retry_after_s=_LONGER_WAIT_S
+            )
+        except (aiohttp.ClientError, OSError, ValueError, UnicodeError) as failure:
+            blocked = _blocked_in(failure)
+            if blocked is not None:
+                return Attempt(status=0, seconds=_since(started), error=str(blocked), blocked=True)
+            return Attempt(status=0, seconds=_since(started), error=_reason(failure))
+
+    async def _post(
+        self, url: str, body: bytes, headers: Mapping[str, str], started: float
+    ) -> Attempt:
+        sent = {"Content-Type": "application/json", "User-Agent": _USER_AGENT, **headers}
+        async with self._session(url).post(
+            url, data=body, headers=sent, allow_redirects=False
+        ) as answer:
+            # Read, so that the connection can be used again; whoever sends more is cut off.
+            with suppress(aiohttp.ClientError):
+                await answer.content.read(MAX_ANSWER_BYTES)
+            if not answer.content.at_eof():
+                answer.close()
+            return Attempt(
+                status=answer.status,
+                seconds=_since(started),
+                retry_after_s=_retry_after(answer.status, answer.headers.get("Retry-After", "")),
+            )
+
+    def _session(self, url: str) -> aiohttp.ClientSession:
+        session = self._sessions.get(url)
+        if session is None:
+            session = self._sessions[url] = self._new_session(url)
+        return session
+
+    def _new_session(self, url: str) -> aiohttp.ClientSession:
+        def make_socket(address: Any) -> socket.socket:
+            family, kind, protocol, _, place = address
+            refused = self.rules.why_address_refused(url, str(place[0]))
+            if refused:
+                raise _Blocked(refused)
+            return socket.socket(family, kind, protocol)
+
+        connector = aiohttp.TCPConnector(
+            limit=64, use_dns_cache=False, socket_factory=make_socket, keepalive_timeout=30
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            max_line_size=8_190,
+            max_field_size=8_190,
+        )
+
+
+def _blocked_in(failure: BaseException | None) -> _Blocked | None:
+    """Return the refusal behind *failure*: the client wraps what its socket factory raises."""
+    while failure is not None:
+        if isinstance(failure, _Blocked):
+            return failure
+        inner = getattr(failure, "os_error", None)
+        if isinstance(inner, _Blocked):
+            return inner
+        failure = failure.__cause__ or failure.__context__
+    return None
+
+
+def _reason(failure: Exception) -> str:
+    match failure:
+        case aiohttp.ClientConnectorDNSError():
+            return "the host name leads nowhere"
+        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
+            return "the TLS handshake failed"
+        case aiohttp.ClientConnectorError():
+            return "the connection was refused"
+        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
+            return "the connection was closed before an answer came"
+        case _:
+            return "the answer could not be read"
+
+
+def _retry_after(status: int, text: str) -> float | None:
+    """Return the seconds that the receiver asks for (RFC 9110, section 10.2.3)."""
+    least = _LONGER_WAIT_S if status in _THROTTLED else None
+    if text.strip().isdigit() and len(text.strip()) < 10:
+        return max(float(text), least or 0.0)
+    with suppress(ValueError, TypeError):
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), least or 0.0)
+    return least
+
+
+def _since(started: float) -> float:
+    return time.monotonic() - started
