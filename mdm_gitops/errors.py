@@ -102,6 +102,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "LAST_ADMIN_KEY": Kind(title="Last way in for an admin", status=409),
         "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
         "MDM_RATE_LIMIT": Kind(title="Too many requests", status=429),
+        "SERVER_UNREACHABLE": Kind(title="Server cannot be reached", status=503),
         "INTERRUPTED": Kind(title="Stopped before the end", status=503),
         "QUERY_TIMEOUT": Kind(title="Query took too long", status=503),
         "INTERNAL": Kind(title="Internal error", status=500),

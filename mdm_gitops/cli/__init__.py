@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "serve": ("mdm_gitops.cli.serve_cmd:serve", "Run the API."),
     "operator": ("mdm_gitops.cli.operator_cmd:operator", "Run the reconcile loop."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
+    "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities on a server."),
     "completion": ("mdm_gitops.cli.completion_cmd:completion", "Print shell completion."),
 }
 
