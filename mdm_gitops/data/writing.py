@@ -17,7 +17,7 @@ from uuid import UUID
 from psycopg import errors
 
 from mdm_gitops.data.asking import Asking, StateMoved, changeable_entity, row_filter
-from mdm_gitops.data.conflicts import taken_by
+from mdm_gitops.data.conflicts import Holder, taken_by
 from mdm_gitops.data.failures import translated
 from mdm_gitops.data.proposals import run_proposals
 from mdm_gitops.data.proposals_sql import proposal_statement
@@ -194,8 +194,7 @@ class RowWriter:
             if line.status is Status.KEY:
                 line = await self._relinking(intent)
             elif line.status is Status.TAKEN:
-                await self._refuse_taken(intent)
-                line = await self._alone(intent)
+                line = await self._looked_at_again(intent)
             else:
                 return _written(intent, line)
         raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
@@ -254,21 +253,47 @@ class RowWriter:
                         continue
         raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
 
-    async def _refuse_taken(self, intent: Intent) -> None:
-        """Raise what says whose the values are; return if they are free by now."""
+    async def _looked_at_again(self, intent: Intent) -> Line:
+        """Raise what says whose the values are, or return what else stands against the row by now.
+
+        Judged in one snapshot with who holds the values: an answer is never put together from
+        different moments. If nothing stands against the row any more, it is written.
+        """
         assert intent.row is not None, "only given values can be taken"
         with translated():
             async with borrow_checked(self._pool) as conn:
-                holders = await taken_by(
-                    conn,
-                    asking=intent.asking,
-                    target=intent.target,
-                    row_id=intent.row_id,
-                    row=intent.row,
-                    with_pending=intent.proposes,
-                )
+                for _ in range(_ATTEMPTS):
+                    try:
+                        line, holders = await _judged_with_holders(conn, intent)
+                        break
+                    except _RACES:
+                        continue
+                else:
+                    return Line(status=Status.TAKEN)
+        if line.status not in (Status.TAKEN, Status.MOVED):
+            return line
         if holders:
             raise taken_error(intent.target.entity, holders, intent.row)
+        return await self._alone(intent)
+
+
+async def _judged_with_holders(conn: Connection, intent: Intent) -> tuple[Line, list[Holder]]:
+    """Judge the row, and return whose its unique values are. A new row is never TAKEN to the judge,
+    which writes nothing."""
+    assert intent.row is not None, "only given values can be taken"
+    statement, rows = _statement(intent, relink=True), [intent.document]
+    async with conn.transaction():
+        await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        lines = await _run(conn, intent, statement, rows, only_judge=True)
+        holders = await taken_by(
+            conn,
+            asking=intent.asking,
+            target=intent.target,
+            row_id=intent.row_id,
+            row=intent.row,
+            with_pending=intent.proposes,
+        )
+    return lines[0], holders
 
 
 async def _run(
