@@ -79,10 +79,11 @@ class Unreadable(InputError):
 
     code = "IMPORT_UNREADABLE"
 
-    def __init__(self, cause: str, *, line: int = 0, hint: str = "", **details: object) -> None:
+    def __init__(self, cause: str, *, line: int = 0, hint: str = "") -> None:
         where = f"line {line}: " if line else ""
-        more = {"line": line} if line else {}
-        super().__init__(f"the body cannot be read: {where}{cause}", hint=hint, **more, **details)
+        super().__init__(f"the body cannot be read: {where}{cause}", hint=hint)
+        if line:
+            self.details["line"] = line
 
 
 @dataclass(slots=True)
