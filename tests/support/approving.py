@@ -106,6 +106,7 @@ class Lab:
         self.client = client
         self.conn = conn
         self._keys = keys
+        self._forgotten = 0
 
     async def send(
         self, who: str, method: str, path: str, document: Any = None, **more: Any
@@ -147,20 +148,21 @@ class Lab:
         )
         return [row for (row,) in await cursor.fetchall()]
 
-    async def events(self, since: int = 0) -> list[dict[str, Any]]:
-        """Return all events in the order in which they were recorded."""
+    async def events(self) -> list[dict[str, Any]]:
+        """Return the events that are not forgotten, in the order in which they were recorded."""
         cursor = await self.conn.execute(
             "SELECT n.name AS entity, e.record_id::text AS id, e.action, e.version,"
             " coalesce(e.actor, s.actor) AS actor, e.old, e.new, e.detail"
             " FROM mdm.change_set s JOIN mdm.event e ON e.change_set = s.key"
-            " JOIN mdm.entity n USING (entity_id) ORDER BY s.seq, e.ordinal OFFSET %s",
-            [since],
+            " JOIN mdm.entity n USING (entity_id) WHERE s.seq > %s ORDER BY s.seq, e.ordinal",
+            [self._forgotten],
         )
         names = [column.name for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in await cursor.fetchall()]
 
     async def forget_events(self) -> None:
-        await self.conn.execute("TRUNCATE mdm.event, mdm.change_set")
+        cursor = await self.conn.execute("SELECT coalesce(max(seq), 0) FROM mdm.change_set")
+        [self._forgotten] = await cursor.fetchone() or (0,)
 
 
 @asynccontextmanager
