@@ -285,6 +285,28 @@ class DataSettings(_Section):
         description="an export is broken off after; as long as it lasts, it holds a connection and"
         " keeps the definition of its entity from being changed",
     )
+    MaxImportBytes: int = Field(
+        default=2_147_483_648, ge=1_024, description="the body of an import may have this many bytes"
+    )
+    MaxConcurrentImports: int = Field(
+        default=4,
+        ge=1,
+        le=256,
+        description="imports that a worker runs at once, each on a connection of its own; further"
+        " ones wait",
+    )
+    ImportTimeoutSeconds: Seconds = Field(
+        default=3_600.0, description="an import is broken off after; nothing of it is written then"
+    )
+    ImportIdleSeconds: Seconds = Field(
+        default=60.0, description="an import whose client sends nothing is broken off after"
+    )
+    ImportErrorRetentionDays: int = Field(
+        default=7, ge=1, le=3_650, description="the list of an import's errors is kept for"
+    )
+    IdempotencyHours: int = Field(
+        default=24, ge=1, le=8_760, description="the answer to an `Idempotency-Key` is kept for"
+    )
 
 
 class ApplySettings(_Section):
