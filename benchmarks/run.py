@@ -1,7 +1,7 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
-Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy]; without names all of
-them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
+Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices]; without names
+all of them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import bench_choices
 import bench_deploy
 import bench_memory
 import bench_reconcile
@@ -27,7 +28,7 @@ from warehouse import Server, opened
 from mdm_gitops.warehouse.embedded import acquire_server
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy")
+PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices")
 _INTRODUCTION: Final = """\
 # Measured figures
 
@@ -73,6 +74,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
                 tell(await bench_memory.measure(server, folder))
             if "deploy" in chosen:
                 tell(await bench_deploy.measure(server, folder))
+            if "choices" in chosen:
+                tell(await bench_choices.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()

@@ -144,10 +144,7 @@ SELECT (SELECT value FROM {revision}),
                  ORDER BY n DESC, {order} LIMIT %(take)s) t
          CROSS JOIN LATERAL (SELECT {value} AS value, {text} AS label) o)"""
 _BY_CODE_POINT: Final = 'COLLATE "C"'
-# 0: the whole value, 1: the beginning, 2: anywhere.
-_RANK: Final = (
-    "CASE WHEN {whole} THEN 0 WHEN c.text ~ %(head)s OR c.label ~ %(head)s THEN 1 ELSE 2 END"
-)
+_RANK: Final = "CASE WHEN {whole} THEN 0 WHEN {head} THEN 1 ELSE 2 END"
 
 
 def _options(asking: Asking, target: Entity, key: Column, has_text: bool) -> _Statement:
@@ -162,14 +159,14 @@ def _options(asking: Asking, target: Entity, key: Column, has_text: bool) -> _St
             **parts,
             c=_BY_CODE_POINT,
             label=_text(shown),
-            rank=_RANK.format(whole="c.text ~ %(whole)s OR c.label ~ %(whole)s"),
-            matches=f"{_matches('c.text')} OR {_matches('c.label')}",
+            rank=_RANK.format(whole=_either("whole"), head=_either("head")),
+            matches=_either("part"),
         )
     return _Statement(sql=sql.encode(), predicates=_placed(asking, target))
 
 
 def _suggestions(asking: Asking, entity: Entity, column: Column, has_text: bool) -> _Statement:
-    matches = [_matches(_text(column))] if has_text else []
+    matches = [_matches(_text(column), "part")] if has_text else []
     parts = _parts(asking, entity, column, *matches)
     as_text = column.data_type.is_text or column.data_type is DataType.JSON
     order = f"({parts['text']}) {_BY_CODE_POINT}" if as_text else parts["key"]
@@ -209,11 +206,16 @@ def _text(column: Column) -> str:
     return sql if column.data_type.is_text else f"({sql})::text"
 
 
-def _matches(text: str) -> str:
-    """Return the condition that *text* holds the typed one: quick for ASCII, which most is."""
+def _either(place: str) -> str:
+    return f"{_matches('c.text', place)} OR {_matches('c.label', place)}"
+
+
+def _matches(text: str, place: str) -> str:
+    """Return the condition that *text* holds the typed one at *place*: quick for ASCII, which most
+    is."""
     return (
         f"(CASE WHEN octet_length({text}) = length({text})"
-        f" THEN lower({text} {_BY_CODE_POINT}) LIKE %(like)s ELSE {text} ~ %(part)s END)"
+        f" THEN lower({text} {_BY_CODE_POINT}) LIKE %({place}_like)s ELSE {text} ~ %({place})s END)"
     )
 
 
@@ -248,10 +250,13 @@ async def _run(
 
 
 def _texts(q: str) -> Mapping[str, str]:
-    pattern = likeness(q)
+    """Return the patterns for each place: anywhere, at the beginning, from beginning to end."""
+    regular, like = likeness(q), like_pattern(q)
     return {
-        "like": like_pattern(q),
-        "part": pattern,
-        "head": f"^(?:{pattern})",
-        "whole": f"^(?:{pattern})$",
+        "part": regular,
+        "part_like": f"%{like}%",
+        "head": f"^(?:{regular})",
+        "head_like": f"{like}%",
+        "whole": f"^(?:{regular})$",
+        "whole_like": like,
     }

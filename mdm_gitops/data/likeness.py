@@ -34,9 +34,8 @@ def likeness(text: str) -> str:
 
 
 def like_pattern(text: str) -> str:
-    """Return what a LIKE of ASCII text in small letters needs to find *text* anywhere in it."""
-    plain = folded(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{plain}%"
+    """Return *text* as a LIKE of ASCII text in small letters needs it."""
+    return folded(text).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def _patterns(plain: str) -> Iterator[str]:

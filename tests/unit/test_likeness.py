@@ -16,7 +16,7 @@ LETTERS = "aAáÁäÄåeEéèêiİıoOöøsSßuUüzZžłŁæÆœñçďАаЯйЁ
 
 def finds(typed: str, text: str) -> bool:
     if text.isascii():
-        plain = like_pattern(typed)[1:-1]
+        plain = like_pattern(typed)
         return re.sub(r"\\(.)", r"\1", plain) in text.lower()
     return re.search(likeness(typed), text) is not None
 
