@@ -1,0 +1,243 @@
+"""What is to be delivered to one subscription, in PostgreSQL: the feed behind its cursor, and the table
+of what waits or was given up.
+
+All writes go through the connection that holds the subscription's lock: who has lost the lock cannot
+write any more. A page is finished in one transaction: the cursor moves over it, and what of it was not
+delivered stands in the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from mdm_gitops.data.failures import translated
+from mdm_gitops.deliver.payload import RowEvent
+from mdm_gitops.warehouse.names import Schemas
+
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelivered:
+    """One change that could not be delivered. *attempts* counts those that were made."""
+
+    event_id: int
+    record_id: UUID
+    state: str  # waiting, dead or blocked
+    attempts: int
+    wait_s: float = 0.0
+    last_status: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """The oldest waiting change of a record, whose time has come."""
+
+    event_id: int
+    record_id: UUID
+    attempts: int
+
+
+_EVENT: Final = """c.first_id + e.ordinal, c.occurred_at, e.entity_id, coalesce(n.name, ''),
+       e.record_id::text, e.action, coalesce(e.actor, c.actor), e.old::text, e.new::text"""
+_FROM: Final = """{config}.event e ON e.change_set = c.key
+  LEFT JOIN {config}.entity_name n ON n.entity_id = e.entity_id"""
+_PAGE: Final = """
+SELECT {event}
+  FROM (SELECT s.* FROM {config}.change_set s
+         WHERE s.first_id >= coalesce((SELECT max(p.first_id) FROM {config}.change_set p
+                                        WHERE p.first_id <= %(after)s + 1), 0)
+         ORDER BY s.first_id LIMIT {page} + 1) c
+  JOIN {joined}
+ WHERE c.first_id + e.ordinal > %(after)s AND c.first_id + e.ordinal <= %(after)s + {page}
+ ORDER BY 1
+"""
+_ONE: Final = """
+SELECT {event}
+  FROM (SELECT s.* FROM {config}.change_set s WHERE s.first_id <= %(event_id)s
+         ORDER BY s.first_id DESC LIMIT 1) c
+  JOIN {joined}
+ WHERE e.ordinal = %(event_id)s - c.first_id
+"""
+_WAITING: Final = """
+SELECT DISTINCT record_id FROM {config}.webhook_delivery
+ WHERE webhook_id = %(webhook)s AND state = 'waiting' AND record_id = ANY (%(records)s)
+"""
+_MOVE: Final = """
+UPDATE {config}.webhook_cursor SET position = %(position)s
+ WHERE webhook_id = %(webhook)s AND position < %(position)s
+"""
+_KEEP: Final = """
+INSERT INTO {config}.webhook_delivery AS d
+       (webhook_id, event_id, record_id, state, attempts, next_attempt_at, last_attempt_at,
+        last_status, last_error)
+SELECT %(webhook)s, u.event_id, u.record_id, u.state, u.attempts,
+       now() + u.wait_s * interval '1 second', CASE WHEN u.attempts > 0 THEN now() END,
+       u.last_status, u.last_error
+  FROM unnest(%(events)s::bigint[], %(records)s::uuid[], %(states)s::text[], %(attempts)s::int[],
+              %(waits)s::float8[], %(statuses)s::int[], %(errors)s::text[])
+       AS u(event_id, record_id, state, attempts, wait_s, last_status, last_error)
+    ON CONFLICT (webhook_id, event_id) DO UPDATE
+   SET state = excluded.state, attempts = excluded.attempts,
+       next_attempt_at = excluded.next_attempt_at, last_attempt_at = excluded.last_attempt_at,
+       last_status = excluded.last_status, last_error = excluded.last_error
+"""
+# Of each record the oldest; the others wait behind it.
+_DUE: Final = """
+SELECT event_id, record_id, attempts FROM (
+  SELECT DISTINCT ON (record_id) event_id, record_id, attempts, next_attempt_at
+    FROM {config}.webhook_delivery
+   WHERE webhook_id = %(webhook)s AND state = 'waiting'
+   ORDER BY record_id, event_id) heads
+ WHERE next_attempt_at <= now() ORDER BY event_id LIMIT %(take)s
+"""
+_NEXT_DUE: Final = """
+SELECT extract(epoch FROM min(next_attempt_at) - now())::float8 FROM {config}.webhook_delivery
+ WHERE webhook_id = %(webhook)s AND state = 'waiting'
+"""
+_DONE: Final = """
+DELETE FROM {config}.webhook_delivery WHERE webhook_id = %(webhook)s AND event_id = ANY (%(events)s)
+"""
+_HURRY: Final = """
+UPDATE {config}.webhook_delivery SET next_attempt_at = now()
+ WHERE webhook_id = %(webhook)s AND state = 'waiting' AND next_attempt_at > now()
+"""
+_FAILING: Final = """
+UPDATE {config}.webhook_cursor SET failing_since = coalesce(failing_since, now())
+ WHERE webhook_id = %(webhook)s
+RETURNING extract(epoch FROM now() - failing_since)::float8
+"""
+_WORKING: Final = """
+UPDATE {config}.webhook_cursor SET failing_since = NULL
+ WHERE webhook_id = %(webhook)s AND failing_since IS NOT NULL
+"""
+_DISABLE: Final = """
+UPDATE {config}.webhook_cursor SET disabled_at = now(), disabled_reason = %(reason)s
+ WHERE webhook_id = %(webhook)s
+"""
+
+
+class Queue:
+    """The queue of one subscription, on the connection *conn* that holds its lock.
+
+    Several share the connection; *turn* keeps the statements of one out of the transaction of another.
+    """
+
+    def __init__(
+        self,
+        conn: AsyncConnection[Any],
+        *,
+        turn: asyncio.Lock,
+        schemas: Schemas,
+        webhook_id: UUID,
+    ) -> None:
+        self._conn = conn
+        self._turn = turn
+        self._config = f'"{schemas.config}"'
+        self._webhook_id = webhook_id
+
+    async def page(self, after: int) -> Sequence[RowEvent]:
+        """Return the changes after the id *after*, at most ``PAGE`` ids of them."""
+        return [RowEvent(**_members(row)) for row in await self._rows(_PAGE, after=after)]
+
+    async def event(self, event_id: int) -> RowEvent | None:
+        """Return one change, None if retention has removed it."""
+        rows = await self._rows(_ONE, event_id=event_id)
+        return RowEvent(**_members(rows[0])) if rows else None
+
+    async def waiting_among(self, records: Collection[UUID]) -> frozenset[UUID]:
+        rows = await self._rows(_WAITING, records=list(records))
+        return frozenset(row[0] for row in rows)
+
+    async def finish(self, position: int, kept: Sequence[Undelivered]) -> None:
+        """Move the cursor to *position*, and keep what was not delivered, together."""
+        with translated():
+            async with self._turn, self._conn.transaction():
+                await self._keep(kept)
+                await self._run(_MOVE, position=position)
+
+    async def keep(self, kept: Sequence[Undelivered]) -> None:
+        with translated():
+            async with self._turn:
+                await self._keep(kept)
+
+    async def due(self, take: int) -> Sequence[Due]:
+        rows = await self._rows(_DUE, take=take)
+        return [Due(event_id=row[0], record_id=row[1], attempts=row[2]) for row in rows]
+
+    async def next_due_s(self) -> float | None:
+        """Return in how many seconds the next attempt is due, None if nothing waits."""
+        [[seconds]] = await self._rows(_NEXT_DUE)
+        return None if seconds is None else max(0.0, float(seconds))
+
+    async def delivered(self, events: Sequence[int]) -> None:
+        await self._rows(_DONE, events=list(events))
+
+    async def hurry(self) -> None:
+        """The receiver answers again: what waits is due."""
+        await self._rows(_HURRY)
+
+    async def note_failing(self) -> float:
+        """Return for how many seconds nothing but failures has been seen."""
+        [[seconds]] = await self._rows(_FAILING)
+        return float(seconds)
+
+    async def note_working(self) -> None:
+        await self._rows(_WORKING)
+
+    async def disable(self, reason: str) -> None:
+        await self._rows(_DISABLE, reason=reason)
+
+    async def _keep(self, kept: Sequence[Undelivered]) -> None:
+        if not kept:
+            return
+        await self._run(
+            _KEEP,
+            events=[each.event_id for each in kept],
+            records=[each.record_id for each in kept],
+            states=[each.state for each in kept],
+            attempts=[each.attempts for each in kept],
+            waits=[each.wait_s for each in kept],
+            statuses=[each.last_status for each in kept],
+            errors=[each.last_error for each in kept],
+        )
+
+    async def _rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        with translated():
+            async with self._turn:
+                return await self._run(query, **values)
+
+    async def _run(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        text = query.format(
+            config=self._config,
+            event=_EVENT,
+            joined=_FROM.format(config=self._config),
+            page=PAGE,
+        )
+        given = {**values, "webhook": self._webhook_id}
+        cursor = await self._conn.execute(text.encode(), given, prepare=True)
+        return await cursor.fetchall() if cursor.description else []
+
+
+def _members(row: tuple[Any, ...]) -> dict[str, Any]:
+    event_id, occurred_at, entity_id, name, record_id, action, user, old, new = row
+    occurred: datetime = occurred_at
+    return {
+        "event_id": event_id,
+        "occurred_at": occurred,
+        "entity_id": entity_id,
+        "entity_name": name,
+        "record_id": record_id,
+        "action": action,
+        "user": user,
+        "old": old,
+        "new": new,
+    }
