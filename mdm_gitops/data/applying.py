@@ -11,7 +11,7 @@ Call it inside a transaction, with the claims made in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -60,10 +60,13 @@ class Applying:
     def _of(self, operations: Sequence[Operation]) -> list[Claim]:
         return [c for c in self.claims.values() if _OPERATIONS[c.operation] in operations]
 
+    def _operation(self, row_id: UUID) -> Operation:
+        return _OPERATIONS[self.claims[row_id].operation]
+
     async def _each(self, operations: Sequence[Operation], row_ids: Iterable[UUID]) -> None:
         all_ids = list(row_ids)
         for operation in operations:
-            ids = [i for i in all_ids if _OPERATIONS[self.claims[i].operation] is operation]
+            ids = [row_id for row_id in all_ids if self._operation(row_id) is operation]
             if not ids:
                 continue
             lines = await self._apply(operation, ids)
@@ -84,39 +87,46 @@ class Applying:
             rest = again
 
     async def _relinking(self, row_id: UUID) -> Line:
+        line = await self._updated(row_id)
+        await self.conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        await self._remove({row_id: line})
+        return line
+
+    async def _updated(self, row_id: UUID, *, circle: Sequence[UUID] = ()) -> Line:
+        """Apply an update and relink the rows that refer to it; constraints are deferred then."""
         line = await update_and_relink(
             self.conn,
             asking=self.asking,
             target=self.target,
-            statement=self._statement(Operation.UPDATE, relink=True),
+            statement=self._statement(Operation.UPDATE, relink=True, in_circle=bool(circle)),
             row_id=row_id,
-            values=self._values([row_id]),
+            values=self._values([row_id], circle),
             author=self.claims[row_id].author,
         )
-        await self.conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        await self._remove({row_id: line})
+        if line.status is Status.MOVED:
+            raise StateMoved
         return line
 
     async def _circle(self, group: Group[UUID]) -> None:
         """Apply all or none: one that is refused would leave the others with a reference to nothing."""
         found: dict[UUID, Line] = {}
+        created = [i for i in group.keys if self._operation(i) is Operation.CREATE]
         try:
             async with self.conn.transaction():
                 await self.conn.execute("SET CONSTRAINTS ALL DEFERRED")
-                for operation in _WITH_VALUES:
-                    ids = [
-                        i for i in group.keys if _OPERATIONS[self.claims[i].operation] is operation
-                    ]
-                    if ids:
-                        found |= await self._apply(operation, ids, circle=group.keys)
+                if created:
+                    found |= await self._apply(Operation.CREATE, created, circle=group.keys)
+                for row_id in group.keys:
+                    if row_id not in found:
+                        found[row_id] = await self._updated(row_id, circle=group.keys)
                 if any(line.status is not Status.DONE for line in found.values()):
                     raise _Undone
                 await self.conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 await self._remove(found)
         except _Undone:
-            waiting = replace(_WAITING, faults=((REFERENCE_PENDING, ""),))
             found = {
-                i: waiting if line.status is Status.DONE else line for i, line in found.items()
+                row_id: _WAITING if line.status is Status.DONE else line
+                for row_id, line in found.items()
             }
         self.lines.update(found)
 
@@ -126,14 +136,14 @@ class Applying:
         self, operation: Operation, ids: Sequence[UUID], *, circle: Sequence[UUID] = ()
     ) -> dict[UUID, Line]:
         statement = self._statement(operation, in_circle=bool(circle))
-        values = {**self._values(ids), "circle": list(circle)}
+        values = self._values(ids, circle)
         lines = await run_write(self.conn, asking=self.asking, statement=statement, values=values)
         if any(line.status is Status.MOVED for line in lines.values()):
             raise StateMoved
         return {ids[position - 1]: line for position, line in lines.items()}
 
-    def _values(self, ids: Sequence[UUID]) -> dict[str, Any]:
-        return {"ids": list(ids), "comment": self.comment}
+    def _values(self, ids: Sequence[UUID], circle: Sequence[UUID] = ()) -> dict[str, Any]:
+        return {"ids": list(ids), "circle": list(circle), "comment": self.comment}
 
     def _statement(
         self, operation: Operation, *, relink: bool = False, in_circle: bool = False
@@ -157,7 +167,7 @@ class Applying:
             await self.conn.execute(sql.encode(), [done])
 
 
-_WAITING: Final = Line(status=Status.INVALID)
+_WAITING: Final = Line(status=Status.INVALID, faults=((REFERENCE_PENDING, ""),))
 
 
 def _node(claim: Claim) -> Node[UUID]:

@@ -108,6 +108,10 @@ class Lab:
         self._keys = keys
         self._forgotten = 0
 
+    def through(self, client: Client) -> Lab:
+        """Return the same warehouse, served by another application."""
+        return Lab(client, self.conn, self._keys)
+
     async def send(
         self, who: str, method: str, path: str, document: Any = None, **more: Any
     ) -> httpx2.Response:
