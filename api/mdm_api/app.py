@@ -141,10 +141,12 @@ def folder_definitions(folder: Path, settings: Settings) -> FolderDefinitions:
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     services: Services = app.state.services
     async with services.pool:
-        keeping = asyncio.create_task(_keep_house(services))
+        stopping = asyncio.Event()
+        keeping = asyncio.create_task(_keep_house(services, stopping))
         try:
             yield
         finally:
+            stopping.set()
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
@@ -155,10 +157,14 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             await tell_refusals(services)
 
 
-async def _keep_house(services: Services) -> None:
+async def _keep_house(services: Services, stopping: asyncio.Event) -> None:
     """Now and then: the numbers of the pool, which a worker that nobody scrapes would else keep to
-    itself, and which keys were used, which no request should wait to have written."""
-    while True:
+    itself, and which keys were used, which no request should wait to have written.
+
+    *stopping* ends it, too: in Python 3.11 ``wait_for``, which the driver waits with, can lose a
+    cancellation.
+    """
+    while not stopping.is_set():
         services.metrics.note_pool(services.pool.get_stats())
         await _note_used_keys(services)
         await tell_refusals(services)
@@ -166,7 +172,9 @@ async def _keep_house(services: Services) -> None:
         if services.rate_limit is not None:
             with contextlib.suppress(MdmError):  # told by the requests that fail
                 await services.rate_limit.forget_past_windows()
-        await asyncio.sleep(_HOUSEKEEPING_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HOUSEKEEPING_S):
+                await stopping.wait()
 
 
 async def _note_used_keys(services: Services) -> None:

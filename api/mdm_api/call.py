@@ -43,6 +43,11 @@ class Call:
     _signed_in: Principal | None = None  # by a token or a session
 
     @property
+    def has_credential(self) -> bool:
+        """Whether one was sent and could be read, be it valid or not."""
+        return self._credential is not None
+
+    @property
     def credential(self) -> Credential:
         assert self._credential is not None, "a public operation needs no credential"
         return self._credential

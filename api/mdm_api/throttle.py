@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from mdm_api.call import Call
+from mdm_api.upkeep import note_refusal
 from mdm_gitops.access.rate_limit import Permit, RateLimit
-from mdm_gitops.errors import MdmError, RateLimited
+from mdm_gitops.errors import AuthRequired, MdmError, RateLimited
 
 API_PREFIX: Final = "/api"
 _PERMIT: Final = "mdm.permit"
@@ -32,6 +33,8 @@ async def admit_counted(call: Call) -> None:
         await call.admit()
     except MdmError as error:
         refused = error
+        if isinstance(error, AuthRequired) and call.has_credential:
+            note_refusal(call)
     await count(call.request, call.services.rate_limit)
     if refused is not None:
         raise refused

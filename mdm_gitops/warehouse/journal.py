@@ -28,6 +28,11 @@ VALUES (%(plan_id)s, %(commit)s, %(actor)s, 'running', %(entities)s, %(summary)s
 RETURNING deployment_id
 """
 
+# Triggers of the store write down who changed permissions (migration 0004).
+_ACTING = """
+SELECT set_config('mdm.actor', %(actor)s, false), set_config('mdm.commit', %(commit)s, false)
+"""
+
 _END = """
 UPDATE {config}.deployment SET state = %(state)s, error = %(error)s, finished_at = now()
  WHERE deployment_id = %(id)s
@@ -81,6 +86,7 @@ class Journal:
         row = await cursor.fetchone()
         assert row is not None
         self._id = row[0]
+        await self._run(_ACTING, actor=actor, commit=plan.base_commit or "")
         return self._id
 
     async def start(self, number: int, phase: Phase, title: str) -> None:
@@ -94,6 +100,7 @@ class Journal:
 
     async def succeed(self) -> None:
         await self._run(_END, state="succeeded", error=None)
+        await self._run(_ACTING, actor="", commit="")
 
     async def fail(self, error: MdmError) -> None:
         """Write the failure down if that is still possible: the connection may be the cause."""
@@ -101,6 +108,7 @@ class Journal:
             details = Jsonb({"code": error.kind_code, "message": str(error), "hint": error.hint})
             await self._run(_FAIL_STEP)
             await self._run(_END, state="failed", error=details)
+            await self._run(_ACTING, actor="", commit="")
 
     async def _run(self, query: str, **parameters: Any) -> psycopg.AsyncCursor[Any]:
         composed = sql.SQL(query).format(config=sql.Identifier(self._schemas.config))
