@@ -18,10 +18,13 @@ from mdm_api.callers import as_principal
 from mdm_api.operations import Access, Answer, Operation, Parameter
 from mdm_api.security import session_cookie
 from mdm_api.site import Site, site_of
+from mdm_api.upkeep import Refusal
 from mdm_gitops.access.attempt import MAX_AGE_S, begin, is_secret, new_secret, resume
 from mdm_gitops.access.identity import Identity
 from mdm_gitops.access.sessions import end_session, is_cookie, start_session
-from mdm_gitops.errors import NotFound, ProviderUnavailable, SignInFailed
+from mdm_gitops.data import audit
+from mdm_gitops.errors import AccessDenied, NotFound, ProviderUnavailable, SignInFailed
+from mdm_gitops.warehouse.connect import Connection
 
 if TYPE_CHECKING:
     from mdm_gitops.access.oidc import Provider
@@ -43,21 +46,29 @@ async def begin_login(call: Call) -> Response:
 
 
 async def finish_login(call: Call) -> Response:
-    provider, site, now = _provider(call), _site(call), call.services.now()
-    secret = call.request.cookies.get(site.attempt_cookie.name, "")
-    attempt = resume(secret, call.parameters["state"], now=now.timestamp())
-    await provider.check_issuer_of_answer(call.parameters["iss"])
-    code = call.parameters["code"]
-    if not code:
-        raise provider_refused(call.parameters["error"])
-    identity = await provider.signed_in(
-        code, attempt, redirect_uri=site.url + _CALLBACK, now=now.timestamp()
-    )
-    principal = as_principal(identity, call.services)
-    call.request.scope["mdm.principal"] = principal.actor
-    cookie = await _new_session(call, identity)
+    site = _site(call)
+    try:
+        identity, return_to = await _who_came_back(call, site)
+    except SignInFailed:
+        client = call.request.client
+        address = client.host if client else "unknown"
+        call.services.refusals.note(Refusal(address=address, kind="signIn"))
+        raise
+    cookie = await call.services.with_connection(lambda conn: _new_session(conn, call, identity))
     longest = int(call.services.settings.Auth.SessionMaxSeconds)
-    return _redirect(attempt.return_to, site.session_cookie.set(cookie, max_age_s=longest))
+    return _redirect(return_to, site.session_cookie.set(cookie, max_age_s=longest))
+
+
+async def _who_came_back(call: Call, site: Site) -> tuple[Identity, str]:
+    provider, now = _provider(call), call.services.now().timestamp()
+    secret = call.request.cookies.get(site.attempt_cookie.name, "")
+    attempt = resume(secret, call.parameters["state"], now=now)
+    await provider.check_issuer_of_answer(call.parameters["iss"])
+    if not (code := call.parameters["code"]):
+        raise provider.refused(call.parameters["error"])
+    redirect_uri = site.url + _CALLBACK
+    identity = await provider.signed_in(code, attempt, redirect_uri=redirect_uri, now=now)
+    return identity, attempt.return_to
 
 
 async def end_login(call: Call) -> Response:
@@ -66,21 +77,13 @@ async def end_login(call: Call) -> Response:
     ended = None
     if cookie is not None:
         site.require_own_page(call.request)
-        ended = await _end_session(call, cookie)
+        ended = await call.services.with_connection(lambda conn: _end_session(conn, call, cookie))
     url = None
     if ended is not None and call.services.provider is not None:
         with contextlib.suppress(ProviderUnavailable):
             url = await call.services.provider.sign_out_url()
     answer = {"signedOut": ended is not None, "providerSignOutUrl": url}
     return json_response(answer, headers={"Set-Cookie": site.session_cookie.clear()})
-
-
-def provider_refused(word: str | None) -> SignInFailed:
-    from mdm_gitops.access.oidc import refusal
-
-    return SignInFailed(
-        f"the identity provider refused: {refusal(word)}", hint="/login begins again"
-    )
 
 
 def _provider(call: Call) -> Provider:
@@ -97,27 +100,47 @@ def _site(call: Call) -> Site:
     return site_of(call.request, call.services.settings.Server.PublicUrl)
 
 
-async def _new_session(call: Call, identity: Identity) -> str:
-    """Start a session; one that the browser still had is over."""
+async def _new_session(conn: Connection, call: Call, identity: Identity) -> str:
+    """Start a session; one that the browser still had is over.
+
+    Should the connection break at its end, another one is started, and nobody has the cookie of this.
+    """
     services = call.services
-    if (former := session_cookie(call.request, services.settings)) is not None:
-        await _end_session(call, former)
-    async with services.connection() as conn:
+    try:
+        principal = as_principal(identity, services)
+    except AccessDenied:
+        await _record(conn, call, identity, "login_refused")
+        raise
+    call.request.scope["mdm.principal"] = principal.actor
+    former = session_cookie(call.request, services.settings)
+    longest = timedelta(seconds=services.settings.Auth.SessionMaxSeconds)
+    async with conn.transaction():
+        if former is not None:
+            await _end_session(conn, call, former)
+        await _record(conn, call, identity, "login")
         return await start_session(
-            conn,
-            identity,
-            schemas=services.schemas,
-            now=services.now(),
-            longest=timedelta(seconds=services.settings.Auth.SessionMaxSeconds),
+            conn, identity, schemas=services.schemas, now=services.now(), longest=longest
         )
 
 
-async def _end_session(call: Call, cookie: str) -> Identity | None:
+async def _end_session(conn: Connection, call: Call, cookie: str) -> Identity | None:
     if not is_cookie(cookie):
         return None
-    schemas = call.services.schemas
-    return await call.services.with_connection(
-        lambda conn: end_session(conn, cookie, schemas=schemas)
+    async with conn.transaction():
+        ended = await end_session(conn, cookie, schemas=call.services.schemas)
+        if ended is not None:
+            await _record(conn, call, ended, "logout")
+    return ended
+
+
+async def _record(conn: Connection, call: Call, identity: Identity, action: str) -> None:
+    """Write down who did *action*: a name may change hands at the provider, the subject never."""
+    await audit.record(
+        conn,
+        schemas=call.services.schemas,
+        actor=f"{identity.kind}:{identity.name}",
+        action=action,
+        details={"issuer": identity.issuer, "subject": identity.subject},
     )
 
 

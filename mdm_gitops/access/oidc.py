@@ -147,6 +147,12 @@ class Provider:
         if told != self._issuer and (expected or told is not None):
             raise SignInFailed("another identity provider has answered")
 
+    def refused(self, word: object) -> SignInFailed:
+        """Return the error for an answer that brings *word* instead of a code."""
+        return SignInFailed(
+            f"the identity provider refused: {_refusal(word)}", hint="/login begins again"
+        )
+
     async def sign_out_url(self) -> str | None:
         """Return where the browser may end its session with the provider as well, if it can."""
         endpoint = (await self.metadata()).end_session_endpoint
@@ -171,7 +177,7 @@ class Provider:
             headers["Authorization"] = _basic(client_id, secret.get_secret_value())
         reply = await self._fetcher.post_form(metadata.token_endpoint, form, headers=headers)
         if reply.status != 200 or not isinstance(reply.document, dict):
-            raise SignInFailed(f"the identity provider refused: {refusal(reply.document)}")
+            raise self.refused(reply.document)
         return reply.document
 
     async def _completed(
@@ -233,7 +239,7 @@ class Provider:
         raise ProviderUnavailable(f"the key set of {self._issuer} is not there ({reply.status})")
 
 
-def refusal(document: object) -> str:
+def _refusal(document: object) -> str:
     """Return the provider's word for what was wrong, if it is one of its protocol."""
     word = document.get("error") if isinstance(document, Mapping) else document
     is_word = isinstance(word, str) and word.isascii() and word.replace("_", "").isalnum()
