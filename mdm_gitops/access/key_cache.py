@@ -43,7 +43,7 @@ class KeyCache:
         Raises:
             ProviderUnavailable: no keys are known, or only such as are too old to be relied on.
         """
-        ring = await self._usable()
+        ring = await self.current()
         key = ring.find(algorithm, key_id)
         if key is None and (self._flight is not None or self._since_asked() >= REFRESH_EVERY_S):
             ring = await self._asked_again(ring)
@@ -55,7 +55,12 @@ class KeyCache:
         if self._flight is not None:
             self._flight.cancel()
 
-    async def _usable(self) -> KeyRing:
+    async def current(self) -> KeyRing:
+        """Return the keys known now, and see to it that they do not grow old.
+
+        Raises:
+            ProviderUnavailable: as ``find``.
+        """
         ring, age = self._ring, self._clock() - self._loaded_at
         if ring is None or age > LONGEST_USE_S:
             return await self._first()

@@ -17,11 +17,13 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from mdm_gitops.access.attempt import Attempt
 from mdm_gitops.access.fetch import Fetcher
 from mdm_gitops.access.identity import ClaimNames, Identity, bearer_of, user_of
-from mdm_gitops.access.jwks import KeyRing, read_key_set
+from mdm_gitops.access.jwks import KeyRing, VerifyingKey, read_key_set
 from mdm_gitops.access.key_cache import TRY_FIRST_EVERY_S, KeyCache
 from mdm_gitops.access.metadata import Metadata, read_metadata
+from mdm_gitops.access.token_cache import TokenCache
 from mdm_gitops.access.tokens import (
     MAX_ID_TOKEN_LENGTH,
+    MAX_LENGTH,
     AccessRules,
     Claims,
     Token,
@@ -49,6 +51,7 @@ class Provider:
         self._clock = clock
         self._fetcher = Fetcher(timeout_s=settings.ProviderTimeoutSeconds)
         self._keys = KeyCache(self._load_keys, max_age_s=settings.KeysMaxAgeSeconds, clock=clock)
+        self._tokens = TokenCache()
         self._algorithms = frozenset(settings.Algorithms.split())
         self._metadata: Metadata | None = None
         self._asked_at = float("-inf")
@@ -86,18 +89,25 @@ class Provider:
         """
         if not self._rules.audience:
             raise TokenRefused("bearer tokens are not accepted here")
+        known = self._tokens.find(text, now=now) if len(text) <= MAX_LENGTH else None
+        if known is not None and known.ring is await self._keys.current():
+            return known.identity
         token = parse(text)
-        claims = await self._proven(token)
+        claims, key = await self._proven(token)
         check_access_token(token, claims, self._rules, now=now)
-        return bearer_of(claims, self._names)
+        identity = bearer_of(claims, self._names)
+        ring = await self._keys.current()
+        if ring.find(token.algorithm, token.key_id) is key:
+            self._tokens.keep(text, identity, claims, ring=ring)
+        return identity
 
-    async def _proven(self, token: Token) -> Claims:
+    async def _proven(self, token: Token) -> tuple[Claims, VerifyingKey]:
         if token.algorithm not in self._algorithms:
             raise TokenRefused("the token has a signature of a kind that is not accepted")
         key = await self._keys.find(token.algorithm, token.key_id)
         if key is None:
             raise TokenRefused("the token is signed with a key that the provider does not have")
-        return token.claims_by(key)
+        return token.claims_by(key), key
 
     # --- signing in with a browser ------------------------------------------------------------------
 
@@ -129,7 +139,7 @@ class Provider:
         answer = await self._trade(metadata, code, attempt.verifier, redirect_uri)
         try:
             token = parse(_text_of(answer, "id_token"), max_length=MAX_ID_TOKEN_LENGTH)
-            claims = await self._proven(token)
+            claims, _ = await self._proven(token)
             check_id_token(
                 claims,
                 issuer=self._issuer,
