@@ -6,6 +6,7 @@ refused are written down: counted per address, so that whoever tries many fills 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from mdm_api.security import CredentialKind
 from mdm_gitops.access.api_keys import digest
+from mdm_gitops.access.sessions import forget_sessions
 from mdm_gitops.data import audit
 from mdm_gitops.data.asking import StateMoved
 from mdm_gitops.data.feed import number_changes
@@ -84,6 +86,12 @@ async def keep_feed(services: Services) -> None:
                 _LOG.info("removed %d changes, %d actions", removed.changes, removed.actions)
     except (MdmError, StateMoved):
         return  # told by the requests that fail
+
+
+async def forget_ended_sessions(services: Services) -> None:
+    with contextlib.suppress(MdmError):  # told by the requests that fail
+        async with borrow(services.pool) as conn:
+            await forget_sessions(conn, schemas=services.schemas, now=services.now())
 
 
 async def tell_refusals(services: Services) -> None:

@@ -49,9 +49,7 @@ _END: Final = """
 DELETE FROM {config}.session WHERE cookie_sha256 = %(digest)s
 RETURNING issuer, subject, name, groups, roles
 """
-_FORGET: Final = """
-DELETE FROM {config}.session WHERE expires_at <= %(now)s OR last_used_at <= %(idle_since)s
-"""
+_FORGET: Final = "DELETE FROM {config}.session WHERE expires_at <= %(now)s"
 
 
 def is_cookie(text: str) -> bool:
@@ -110,12 +108,9 @@ async def end_session(
     return await _identity(await _execute(conn, _END, schemas, {"digest": _digest(cookie)}))
 
 
-async def forget_sessions(
-    conn: AsyncConnection[Any], *, schemas: Schemas, now: datetime, idle: timedelta
-) -> int:
-    """Remove the sessions that have ended; return how many."""
-    given = {"now": now, "idle_since": now - idle}
-    return (await _execute(conn, _FORGET, schemas, given)).rowcount
+async def forget_sessions(conn: AsyncConnection[Any], *, schemas: Schemas, now: datetime) -> int:
+    """Remove the sessions whose time is over; return how many. Those left idle go with them then."""
+    return (await _execute(conn, _FORGET, schemas, {"now": now})).rowcount
 
 
 def _digest(cookie: str) -> bytes:

@@ -557,3 +557,20 @@ async def test_many_requests_of_one_session_at_once(browser: Browser) -> None:
     await browser.sign_in("root")
     answers = await asyncio.gather(*(browser.http.get("/api/v1/me") for _ in range(40)))
     assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_sessions_that_have_ended_are_forgotten(
+    provider: Provider, database_url: str, conn: AsyncConnection[Any], people: None
+) -> None:
+    clock = [datetime.now(UTC)]
+    app = provider.app(database_url, now=lambda: clock[0], SessionMaxSeconds=3_600)
+    async with served(app), Browser(app) as first, Browser(app) as second:
+        await first.sign_in("anna")
+        clock[0] += timedelta(minutes=30)
+        await second.sign_in("root")
+    clock[0] += timedelta(minutes=31)
+    assert len(await sessions(conn)) == 2
+    async with served(provider.app(database_url, now=lambda: clock[0])), asyncio.timeout(10):
+        while len(await sessions(conn)) > 1:
+            await asyncio.sleep(0.02)
+    assert [row[2] for row in await sessions(conn)] == ["root"]
