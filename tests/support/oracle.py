@@ -288,6 +288,22 @@ class Oracle:
     def pending(self, entity: str) -> dict[str, Proposal]:
         return {i: p for i, p in self.proposals[entity].items() if p.state == "pending"}
 
+    def changes(self, entity: str, row_id: str) -> dict[str, dict[str, Any]]:
+        """Return what approving a proposal would change: column -> old and new value."""
+        proposal, row = self.proposals[entity][row_id], self.rows[entity].get(row_id)
+        if proposal.operation not in ("create", "update"):
+            return {}
+        before = row.now.values if row else dict.fromkeys(proposal.values)
+        return {
+            name: {"old": before[name], "new": value}
+            for name, value in proposal.values.items()
+            if before[name] != value
+        }
+
+    def is_stale(self, entity: str, row_id: str) -> bool:
+        row = self.rows[entity].get(row_id)
+        return self.proposals[entity][row_id].base != (row.now.number if row else None)
+
     def versions(self, entity: str, row_id: str) -> list[Version]:
         """Return all versions of a row, the last one of a row that is gone included."""
         if not self.entities[entity].history:
@@ -442,6 +458,28 @@ class Oracle:
         del self.proposals[name][row_id]
         self._tell_rejected(name, row_id, proposal, actor)
         return Answer(204)
+
+    def withdraw(self, name: str, row_id: str, *, actor: str) -> Answer:
+        """Remove a proposal, pending or rejected."""
+        if not self.entities[name].approval:
+            raise refused("APPROVAL_NOT_REQUIRED")
+        if row_id not in self.proposals[name]:
+            raise refused("PENDING_NOT_FOUND")
+        return self._withdraw(name, row_id, actor=actor, if_match=None)
+
+    def decide_batch(
+        self, name: str, row_ids: Sequence[str], decide: Callable[[str], Answer]
+    ) -> dict[str, str]:
+        """Let *decide* approve or reject each row by itself; return the codes of those it cannot."""
+        if not self.entities[name].approval:
+            raise refused("APPROVAL_NOT_REQUIRED")
+        failed = {}
+        for row_id in dict.fromkeys(row_ids):
+            try:
+                decide(row_id)
+            except Refused as refusal:
+                failed[row_id] = "|".join(sorted(refusal.codes))
+        return failed
 
     def _tell_rejected(self, name: str, row_id: str, proposal: Proposal, actor: str) -> None:
         row = self.rows[name].get(row_id)
@@ -620,18 +658,25 @@ class Oracle:
             wanted = [values[column] for column in columns]
             if any(value is None or isinstance(value, Untyped) for value in wanted):
                 continue
-            for other_id, other in self.rows[entity.name].items():
-                if other_id == row_id or [other.now.values[c] for c in columns] != wanted:
-                    continue
-                named = columns[0] if len(columns) == 1 else ""
-                if not other.now.deleted:
-                    yield Fault(UNIQUE, named, other_id)
-                elif creating and columns == entity.key:
-                    yield Fault("ROW_KEY_DELETED", named, other_id)
-                else:
-                    yield Fault(f"ROW_KEY_DELETED|{UNIQUE}", named, other_id)
-            if with_proposals and self._claimed(entity, columns, wanted, row_id):
-                yield Fault(UNIQUE, columns[0] if len(columns) == 1 else "")
+            named = columns[0] if len(columns) == 1 else ""
+            holder = self._holder(entity, columns, wanted, row_id)
+            if holder and not self.rows[entity.name][holder].now.deleted:
+                yield Fault(UNIQUE, named, holder)
+            elif holder and creating and columns == entity.key:
+                yield Fault("ROW_KEY_DELETED", named, holder)
+            elif holder:
+                yield Fault(f"ROW_KEY_DELETED|{UNIQUE}", named, holder)
+            elif with_proposals and self._claimed(entity, columns, wanted, row_id):
+                yield Fault(UNIQUE, named)
+
+    def _holder(
+        self, entity: Entity, columns: tuple[str, ...], wanted: list[Any], row_id: str
+    ) -> str:
+        """Return the other approved row that has the values *wanted*, a deleted one too, or ""."""
+        for other_id, other in self.rows[entity.name].items():
+            if other_id != row_id and [other.now.values[c] for c in columns] == wanted:
+                return other_id
+        return ""
 
     def _claimed(
         self, entity: Entity, columns: tuple[str, ...], wanted: list[Any], row_id: str

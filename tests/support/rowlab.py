@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from random import Random
 from typing import Any
-
-from hypothesis import strategies as st
 
 from mdm_gitops.model import Definitions
 from tests.support import scenario
@@ -62,18 +61,16 @@ def definitions(given: Iterable[Entity], writers: Iterable[str]) -> Definitions:
 
 # --- values that clients send ---------------------------------------------------------------------
 
-_REGION_CODES = ("A", "B", "C", "D")
-# Each value that breaks a rule stands once among several good ones.
 _GOOD: Mapping[str, tuple[Any, ...]] = {
-    "region.code": _REGION_CODES,
+    "region.code": ("A", "B", "C", "D", "E", "F"),
     "region.name": ("North", "South", "Ost", None),
     "region.rank": (1, 2, "3", None),
-    "site.code": ("A1", "A2", "B1", "B2", "C1", "C2"),
-    "site.region": (*_REGION_CODES, None),
-    "site.email": ("a@x", "b@x", "c@x", None),
+    "site.code": ("A1", "A2", "A3", "B1", "B2", "B3", "C1", "C2", "C3", "D1", "D2", "D3"),
+    "site.region": ("A", "B", "C", "D", None),
+    "site.email": ("a@x", "b@x", "c@x", "d@x", "e@x", None, None),
     "site.level": (0, 5, "9", None),
     "site.kind": ("small", "large", None),
-    "site.slot": (1, 2, None),
+    "site.slot": (1, 2, 3, 4, 5, None),
     "site.price": (1, "2.50", "0.05", 2.5, None),
     "site.due": ("2026-02-28", "2024-02-29", None),
     "site.open": (True, False, "true"),
@@ -91,32 +88,27 @@ _BAD: Mapping[str, tuple[Any, ...]] = {
     "site.price": ("1,5", True),
     "site.due": ("2026-02-30", "tomorrow"),
     "site.open": ("maybe", None),
+    "region.nope": (1, None),
+    "site.nope": (1, None),
+    "region._sys_version": (7,),
+    "site._sys_version": (7,),
 }
-_STRANGE: Mapping[str, tuple[Any, ...]] = {"nope": (1, None), "_sys_version": (7,)}
 
 
-def _value(entity: str, column: str) -> st.SearchStrategy[Any]:
-    name = f"{entity}.{column}"
-    # Values are listed, and the good ones several times: Hypothesis picks among places.
-    return st.sampled_from((*_GOOD[name] * 4, *_BAD[name]))
-
-
-def values(entity: Entity, *, create: bool) -> st.SearchStrategy[Values]:
-    """What a client sends: mostly good; for a creation nearly always with a key."""
-    columns = {column.name: _value(entity.name, column.name) for column in entity.columns}
-    plain = (
-        st.fixed_dictionaries({"code": columns.pop("code")}, optional=columns)
-        if create
-        else st.fixed_dictionaries({}, optional=columns)
-    )
-    strange = st.fixed_dictionaries(
-        {}, optional={name: st.sampled_from(given) for name, given in _STRANGE.items()}
-    )
-    return st.integers(0, 11).flatmap(
-        lambda n: (
-            st.tuples(plain, strange).map(lambda two: {**two[0], **two[1]}) if n == 0 else plain
-        )
-    )
+def values(entity: Entity, chance: Random, *, create: bool) -> Values:
+    """Return what a client sends: mostly good; for a creation nearly always with a key."""
+    names = [column.name for column in entity.columns]
+    likely = 0.7 if create else 0.35
+    found = {
+        name: chance.choice(_GOOD[f"{entity.name}.{name}"])
+        for name in names
+        if chance.random() < likely or (create and name == "code" and chance.random() < 0.95)
+    }
+    while chance.random() < 0.2:
+        bad = [name for name in _BAD if name.startswith(f"{entity.name}.")]
+        name = chance.choice(bad)
+        found[name.partition(".")[2]] = chance.choice(_BAD[name])
+    return found
 
 
 # --- comparing ------------------------------------------------------------------------------------
