@@ -18,6 +18,7 @@ DATA_COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "mdm_gitops.cli.entities_bulk_cmd:bulk_xlsx",
         "Import the first sheet of a workbook.",
     ),
+    "export": ("mdm_gitops.cli.entities_export_cmd:export", "Export rows as a file."),
 }
 
 
