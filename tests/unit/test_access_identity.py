@@ -84,7 +84,7 @@ def test_names_that_cannot_be_anybodys(name: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["anna", "anna@example.com", "auth0|1", "urn:x:1", "Änne Öz", "x" * 255]
+    "name", ["anna", "anna@example.com", "idp|1", "urn:x:1", "Änne Öz", "x" * 255]
 )
 def test_names_that_can(name: str) -> None:
     assert user_of(claims(preferred_username=name), NAMES).name == name

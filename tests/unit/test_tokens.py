@@ -308,7 +308,7 @@ def test_clients_can_be_chosen() -> None:
     for other in ("apps", "", ...):
         with pytest.raises(TokenRefused, match="not among those allowed"):
             check(rules, client_id=other)
-    assert client_of({"cid": "okta", "azp": None}) == "okta"
+    assert client_of({"cid": "app", "azp": None}) == "app"
 
 
 ANY = AccessRules(
