@@ -1,0 +1,187 @@
+"""Running the statements of an import in their order, inside the transaction of its staging table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from psycopg import AsyncConnection
+
+from mdm_gitops.data.asking import StateMoved
+from mdm_gitops.data.import_errors import first_errors
+from mdm_gitops.data.import_faults import failure_statements, left_untold
+from mdm_gitops.data.import_sql import ImportSql, Moment, What
+from mdm_gitops.data.import_write import (
+    changed_keys,
+    insert_rows,
+    keep_versions,
+    lock_tables,
+    mark_left_out,
+    overtaken,
+    record_events,
+    save_proposals,
+    update_rows,
+)
+from mdm_gitops.data.proposals import lock_proposals
+from mdm_gitops.data.relink import relink
+from mdm_gitops.warehouse.lock import lock_key
+
+LOCK_TIMEOUT_S: Final = 10.0
+Counts = Mapping[What, int]
+_COUNT: Final = 'SELECT "_status", count(*) FROM pg_temp."next" GROUP BY 1'
+
+
+class Raced(Exception):
+    """Another writer changed what was judged; nothing is written that could not be undone."""
+
+
+class ImportRun:
+    """One attempt to write the staged rows. *batch* is the name of the proposals."""
+
+    def __init__(self, conn: AsyncConnection[Any], sql: ImportSql, *, batch: str | None) -> None:
+        self._conn = conn
+        self._sql = sql
+        self._values: dict[str, Any] = {"batch": batch}
+
+    async def begin(self, *, alone: bool) -> None:
+        """Wait for other imports into the entity, hold its definition, and look at the state.
+
+        Raises:
+            StateMoved: the statements were made for another one.
+        """
+        target = self._sql.target
+        await self._conn.execute("SET LOCAL lock_timeout = 0")
+        key = lock_key(f"import {target.stored.entity_id}", target.schemas.config)
+        await self._conn.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+        await self._conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S:g}s'".encode())
+        if self._sql.proposes:
+            await lock_proposals(self._conn, target)
+        await self._do(lock_tables(self._sql, alone=alone))
+        await self._check_revision()
+        cursor = await self._conn.execute("SELECT clock_timestamp()")
+        now = await cursor.fetchone()
+        assert now is not None, "a SELECT without FROM has one row"
+        self._values |= Moment.now(now[0]).values
+
+    async def judge(self, *, analyze: bool) -> None:
+        """Fill ``next`` and decide what becomes of each row, as far as it is known before writing."""
+        sql = self._sql
+        for statement in sql.create_tables():
+            await self._do(statement)
+        await self._do(sql.fill_next())
+        if analyze:
+            await self._conn.execute('ANALYZE pg_temp."next"')
+        if sql.upserts:
+            await self._do(sql.mark_repeated())
+        for statement in sql.mark_taken():
+            await self._do(statement)
+        for statement in sql.follow_own_references():
+            await self._do(statement)
+
+    async def write(self) -> Counts:
+        """Write the good rows into the approved table; return how many there are of each kind.
+
+        Raises:
+            Raced: a row is not any more as it was when it was judged.
+        """
+        sql, counts = self._sql, await self._counted()
+        if counts.get(What.UPDATE):
+            await self._update(counts[What.UPDATE])
+        if counts.get(What.CREATE):
+            inserted = await self._do(insert_rows(sql))
+            if inserted < counts[What.CREATE]:
+                if sql.looks_ahead:
+                    raise Raced
+                await self._do(mark_left_out(sql))
+                await self._refuse_overtaken()
+                counts = await self._counted()
+        await self._record(counts)
+        return counts
+
+    async def _update(self, expected: int) -> None:
+        sql = self._sql
+        question = changed_keys(sql)
+        if question:
+            await self._conn.execute("SET CONSTRAINTS ALL DEFERRED")
+        if await self._do(update_rows(sql)) < expected:
+            raise Raced
+        if sql.target.entity.history_enabled:
+            await self._do(keep_versions(sql))
+        if question:
+            await self._relink(question)
+            await self._conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    async def _relink(self, question: str) -> None:
+        cursor = await self._conn.execute(question.encode(), self._sql.values(**self._values))
+        for column, old, new in await cursor.fetchall():
+            await relink(
+                self._conn,
+                asking=self._sql.asking,
+                target=self._sql.target,
+                changed={column: (old, new)},
+            )
+
+    async def _refuse_overtaken(self) -> None:
+        """Raise Raced if somebody else has created a row meanwhile that was to be created here: now it
+        is one to update."""
+        question = overtaken(self._sql)
+        if question:
+            values = self._sql.values(**self._values)
+            cursor = await self._conn.execute(question.encode(), values)
+            if (await cursor.fetchone() or (False,))[0]:
+                raise Raced
+
+    async def propose(self) -> Counts:
+        """Save the good rows as proposals; return how many there are of each kind."""
+        counts = await self._counted()
+        if self.written(counts):
+            await self._do(save_proposals(self._sql))
+        await self._record(counts)
+        return counts
+
+    @staticmethod
+    def written(counts: Counts) -> int:
+        return counts.get(What.CREATE, 0) + counts.get(What.UPDATE, 0)
+
+    async def _record(self, counts: Counts) -> None:
+        await self._check_revision()
+        if not self.written(counts):
+            return
+        key = self._sql.target.config_sql("change_set_key")
+        cursor = await self._conn.execute("SELECT nextval(%s::regclass)", [key])
+        self._values["change_set"] = (await cursor.fetchone() or (None,))[0]
+        self._values["events"] = self.written(counts)
+        for statement in record_events(self._sql):
+            await self._do(statement)
+
+    async def explain(self, counts: Counts) -> tuple[list[dict[str, Any]], bool]:
+        """Tell why rows were not written: the first errors, and whether there are more.
+
+        Raises:
+            Raced: what stood against a row has gone meanwhile.
+        """
+        good = self.written(counts) + counts.get(What.UNCHANGED, 0)
+        if good == sum(counts.values()):
+            return [], False
+        for statement in failure_statements(self._sql):
+            await self._do(statement)
+        cursor = await self._conn.execute(left_untold().encode())
+        if (await cursor.fetchone() or (False,))[0]:
+            raise Raced
+        return await first_errors(self._conn, self._sql.target.entity)
+
+    # --- statements ---
+
+    async def _do(self, statement: str) -> int:
+        cursor = await self._conn.execute(statement.encode(), self._sql.values(**self._values))
+        return cursor.rowcount
+
+    async def _counted(self) -> Counts:
+        cursor = await self._conn.execute(_COUNT.encode())
+        return {What(status): number for status, number in await cursor.fetchall()}
+
+    async def _check_revision(self) -> None:
+        table = self._sql.target.config_sql("revision")
+        cursor = await self._conn.execute(f"SELECT value FROM {table}".encode())
+        if await cursor.fetchone() != (self._sql.asking.state.revision,):
+            raise StateMoved
