@@ -49,9 +49,7 @@ def settings_page() -> str:
         "in `.env` capitals do not matter, and a setting that is empty counts as absent. Secrets are",
         "never printed or logged.",
         "",
-        "`Mdm__Tier`, `Mdm__AuditRetentionDays`, the roles under `Mdm__Auth__` and all of",
-        "`Mdm__RateLimit__`, `Mdm__Repository__` and `Mdm__Data__` are checked today, and nothing acts",
-        "on them yet.",
+        "All of `Mdm__Repository__` is checked today, and nothing acts on it yet.",
     ]
     scalars = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
     lines += ["", "## General", "", *_table("", scalars)]

@@ -24,11 +24,13 @@ The same is served as OpenAPI 3.1 at `/swagger/v1/swagger.json`, and to try out 
 
 ## Signing in
 
-Send an API key in the header `X-API-Key`. The first start prints one of a Global Admin, once;
-`Mdm__Auth__BootstrapApiKey` sets it instead. Under `/swagger`, and only there, a browser may sign in
-with any user name and the key as password. Without a valid credential everything under `/api`
-answers 401, also paths that do not exist. Rights and keys are not cached past a change: the next
-request sees it.
+Send an API key in the header `X-API-Key`, an access token of the identity provider as
+`Authorization: Bearer`, or the cookie of a session, one of them: two of different kinds are 400. See
+[Signing in](../guides/signing-in.md). The first start prints the API key of a Global Admin, once;
+`Mdm__Auth__BootstrapApiKey` sets it instead. Under `/swagger`, and only there, a browser may also send
+the key as password of HTTP Basic, with any user name. Without a valid credential everything under
+`/api` answers 401, also paths that do not exist. Rights, keys and sessions are not cached past a change:
+the next request sees it.
 
 What a key may do is given to the name `apikey:<name>` in permissions.yaml. An entity that the
 caller may not read answers 404, exactly as one that does not exist; the same holds for rows outside
