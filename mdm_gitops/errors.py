@@ -101,6 +101,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "API_KEY_EXISTS": Kind(title="API key exists", status=409),
         "LAST_ADMIN_KEY": Kind(title="Last way in for an admin", status=409),
         "COLUMN_RESTRICTED": Kind(title="Column is restricted", status=403),
+        "WEBHOOK_EXISTS": Kind(title="Webhook exists", status=409),
+        "WEBHOOK_SECRET_ELSEWHERE": Kind(title="Secret is kept elsewhere", status=409),
         "MDM_RATE_LIMIT": Kind(title="Too many requests", status=429),
         "SERVER_UNREACHABLE": Kind(title="Server cannot be reached", status=503),
         "INTERRUPTED": Kind(title="Stopped before the end", status=503),

@@ -286,7 +286,9 @@ class DataSettings(_Section):
         " keeps the definition of its entity from being changed",
     )
     MaxImportBytes: int = Field(
-        default=2_147_483_648, ge=1_024, description="the body of an import may have this many bytes"
+        default=2_147_483_648,
+        ge=1_024,
+        description="the body of an import may have this many bytes",
     )
     MaxConcurrentImports: int = Field(
         default=4,
@@ -306,6 +308,23 @@ class DataSettings(_Section):
     )
     IdempotencyHours: int = Field(
         default=24, ge=1, le=8_760, description="the answer to an `Idempotency-Key` is kept for"
+    )
+
+
+class WebhookSettings(_Section):
+    """Notifications of other systems."""
+
+    Enabled: bool = Field(
+        default=True, description="whether this program delivers; subscriptions are kept either way"
+    )
+    Validation: Literal["AllowAllExceptLocalhost", "Strict"] = Field(
+        default="AllowAllExceptLocalhost",
+        description="`AllowAllExceptLocalhost`: any HTTP or HTTPS target but this machine; `Strict`:"
+        " only `AllowedHosts`, and names among them only at public addresses",
+    )
+    AllowedHosts: str = Field(
+        default="",
+        description="approved targets of `Strict`, `host` or `host:port`, separated by spaces",
     )
 
 
@@ -377,6 +396,7 @@ class Settings(BaseSettings):
     RateLimit: RateLimitSettings = RateLimitSettings()
     Repository: RepositorySettings = RepositorySettings()
     Data: DataSettings = DataSettings()
+    Webhooks: WebhookSettings = WebhookSettings()
     Apply: ApplySettings = ApplySettings()
     Operator: OperatorSettings = OperatorSettings()
 

@@ -25,6 +25,7 @@ from mdm_api.callers import caller_of
 from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
 from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
+from mdm_api.notifying import deliver_webhooks
 from mdm_api.observe import Observed
 from mdm_api.problems import no_such_path
 from mdm_api.routes import routes_of
@@ -77,6 +78,7 @@ def create_app(
     )
     services = Services(
         settings=settings,
+        database_url=database_url,
         pool=pool,
         store=Store(schemas),
         writer=RowWriter(pool),
@@ -143,10 +145,12 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     async with services.pool:
         stopping = asyncio.Event()
         keeping = asyncio.create_task(_keep_house(services, stopping))
+        notifying = _notifying(services, stopping)
         try:
             yield
         finally:
             stopping.set()
+            await asyncio.gather(notifying, return_exceptions=True)
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
@@ -155,6 +159,13 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
                 await services.provider.aclose()
             await _note_used_keys(services)
             await tell_refusals(services)
+
+
+def _notifying(services: Services, stopping: asyncio.Event) -> asyncio.Task[None]:
+    """Deliver webhooks beside the application, or do nothing where that is switched off."""
+    if not services.settings.Webhooks.Enabled:
+        return asyncio.create_task(asyncio.sleep(0))
+    return asyncio.create_task(deliver_webhooks(services, stopping))
 
 
 async def _keep_house(services: Services, stopping: asyncio.Event) -> None:

@@ -49,6 +49,19 @@ class Metrics:
             registry=self._registry,
         )
         self._rows = Counter("mdm_rows_read", "Rows sent in answers.", registry=self._registry)
+        self._deliveries = Counter(
+            "mdm_webhook_deliveries",
+            "Attempts to deliver by outcome: delivered, failed, dead or blocked.",
+            ["webhook", "outcome"],
+            registry=self._registry,
+        )
+        self._delivery_seconds = Histogram(
+            "mdm_webhook_delivery_seconds",
+            "Time until a receiver answered, or did not.",
+            ["webhook"],
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
         self._pool = {
             name: Gauge(
                 f"mdm_database_{name}",
@@ -65,6 +78,10 @@ class Metrics:
 
     def note_rows(self, number: int) -> None:
         self._rows.inc(number)
+
+    def note_delivery(self, webhook: str, outcome: str, seconds: float) -> None:
+        self._deliveries.labels(webhook, outcome).inc()
+        self._delivery_seconds.labels(webhook).observe(seconds)
 
     def note_pool(self, stats: dict[str, int]) -> None:
         for name, gauge in self._pool.items():

@@ -13,6 +13,7 @@ from mdm_gitops.access import Tier
 from mdm_gitops.access.catalog import DefinitionState
 from mdm_gitops.errors import CATALOGUE
 from mdm_gitops.model import Action
+from mdm_gitops.model.access import EventType
 from mdm_gitops.source.schemas import schema_text
 
 Schema = dict[str, Any]
@@ -99,6 +100,16 @@ _SAVED_FILTER: Final[dict[str, Schema]] = {
     "sort": {**_TEXT, "description": "As the query parameter of a list; empty for its default."},
     "columns": {**_list(_TEXT), "description": "Columns to show; empty for all."},
     "isDefault": _FLAG,
+}
+_WEBHOOK_MEMBERS: Final[dict[str, Schema]] = {
+    "name": _TEXT,
+    "url": _TEXT,
+    "domains": _list(_TEXT),
+    "entities": _list(_TEXT),
+    "actions": _list({"type": "string", "enum": [event.value for event in EventType]}),
+    "description": _optional(_TEXT),
+    "is_active": _FLAG,
+    "secretRef": _optional(_TEXT),
 }
 _OWN: Final[dict[str, Schema]] = {
     "Problem": _object(
@@ -213,6 +224,59 @@ _OWN: Final[dict[str, Schema]] = {
             "rowFilterDsl": _optional(_TEXT),
         },
     ),
+    "WebhookInput": {
+        "type": "object",
+        "required": ["name", "url"],
+        "properties": _WEBHOOK_MEMBERS,
+        "additionalProperties": False,
+    },
+    "WebhookStatus": _object(
+        {
+            "id": {"type": "string", "format": "uuid"},
+            **_WEBHOOK_MEMBERS,
+            "createdUtc": _MOMENT,
+            "position": _COUNT,
+            "behind": _COUNT,
+            "failingSinceUtc": _optional(_MOMENT),
+            "disabledUtc": _optional(_MOMENT),
+            "disabledReason": _optional(_TEXT),
+            "waiting": _COUNT,
+            "dead": _COUNT,
+            "blocked": _COUNT,
+        },
+        {"secret": _TEXT, "commit": _optional(_TEXT), "branch": _optional(_TEXT)},
+    ),
+    "WebhookList": _object({"items": _list(ref("WebhookStatus"))}),
+    "WebhookTrial": _object(
+        {
+            "delivered": _FLAG,
+            "blocked": _FLAG,
+            "status": _optional(_COUNT),
+            "error": _optional(_TEXT),
+            "durationMs": {"type": "number"},
+        }
+    ),
+    "WebhookSecret": _object({"secret": _TEXT, "previousValidHours": _COUNT}),
+    "DeliveryList": _object(
+        {
+            "items": _list(
+                _object(
+                    {
+                        "id": _COUNT,
+                        "recordId": {"type": "string", "format": "uuid"},
+                        "state": {"type": "string", "enum": ["waiting", "dead", "blocked"]},
+                        "attempts": _COUNT,
+                        "nextAttemptUtc": _optional(_MOMENT),
+                        "lastAttemptUtc": _optional(_MOMENT),
+                        "lastStatus": _optional(_COUNT),
+                        "lastError": _optional(_TEXT),
+                    }
+                )
+            ),
+            "hasMore": _FLAG,
+        }
+    ),
+    "CommitMade": _object({"commit": _optional(_TEXT), "branch": _optional(_TEXT)}),
     "RowInput": {
         "type": "object",
         "description": "Columns of the entity by the names of its definition, with their values.",

@@ -36,6 +36,7 @@ def utc_now() -> datetime:
 @dataclass(frozen=True, kw_only=True)
 class Services:
     settings: Settings
+    database_url: str = field(repr=False)
     pool: ConnectionPool
     store: Store
     writer: RowWriter

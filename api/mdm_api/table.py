@@ -22,6 +22,7 @@ from mdm_api import (
     saved_filters,
     swagger,
     versions,
+    webhooks,
     writes,
 )
 from mdm_api.operations import Operation
@@ -45,4 +46,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *me.operations,
     *api_keys.operations,
     *permissions.operations,
+    *webhooks.operations,
 )

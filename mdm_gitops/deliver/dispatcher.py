@@ -56,7 +56,9 @@ class NoCounting:
 class _Running:
     subscription: Subscription
     receiver: Receiver
-    task: asyncio.Task[None]
+    noted_position: int = 0  # before the subscriptions were read
+    is_poked: bool = False  # a retry is due, also one that a person asked for
+    task: asyncio.Task[None] | None = None
 
 
 class _Known:
@@ -72,7 +74,7 @@ class _Known:
 
 
 class Dispatcher:
-    """``await dispatcher.run()`` until it is cancelled; requests under way are finished first."""
+    """``await dispatcher.run(stopping)`` until *stopping* is set; requests under way are finished first."""
 
     def __init__(
         self,
@@ -96,41 +98,50 @@ class Dispatcher:
         self._moved = asyncio.Condition()
         self._running: dict[UUID, _Running] = {}
 
-    async def run(self) -> None:
-        while True:
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Deliver until *stopping* is set, over all losses of the connection."""
+        while not stopping.is_set():
             try:
-                await self._session()
+                await self._session(stopping)
             except (MdmError, Error, StateMoved) as error:
-                _LOG.warning(
-                    "webhooks wait for the warehouse", extra={"reason": type(error).__name__}
-                )
-            await asyncio.sleep(_AGAIN_S)
+                reason = type(error).__name__
+                _LOG.warning("webhooks wait for the warehouse", extra={"reason": reason})
+                await _pause(stopping, _AGAIN_S)
 
-    async def _session(self) -> None:
+    async def _session(self, stopping: asyncio.Event) -> None:
         """Deliver for as long as the connection lives; its locks are what makes us the one."""
         conn = await connect(self._url, application_name="mdm-gitops webhooks", limits=_LIMITS)
         given = {} if self._timeout_s is None else {"timeout_s": self._timeout_s}
         async with conn, Sender(self._rules, **given) as sender:
             turn = asyncio.Lock()
             try:
-                await self._look_after(conn, turn, sender)
+                await self._look_after(conn, turn, sender, stopping)
             finally:
                 await self._stop(*self._running)
 
     async def _look_after(
-        self, conn: AsyncConnection[Any], turn: asyncio.Lock, sender: Sender
+        self,
+        conn: AsyncConnection[Any],
+        turn: asyncio.Lock,
+        sender: Sender,
+        stopping: asyncio.Event,
     ) -> None:
         loop = asyncio.get_running_loop()
         next_look = 0.0
-        while True:
+        while not stopping.is_set():
             if loop.time() >= next_look:
+                self._note_positions()
                 async with turn:
                     found = await read_subscriptions(conn, schemas=self._schemas)
                     self._known = _Known(await self._store.current(conn))
                 await self._adjust(conn, turn, sender, found)
                 next_look = loop.time() + SUBSCRIPTIONS_S
             is_new = await self._look(conn, turn) if self._running else False
-            await asyncio.sleep(BUSY_S if is_new else IDLE_S)
+            await _pause(stopping, BUSY_S if is_new else IDLE_S)
+
+    def _note_positions(self) -> None:
+        for running in self._running.values():
+            running.noted_position = running.receiver.position
 
     async def _look(self, conn: AsyncConnection[Any], turn: asyncio.Lock) -> bool:
         """Number what is new, and wake the receivers if there is something."""
@@ -142,9 +153,12 @@ class Dispatcher:
         if last_id == self._last_id:
             return False
         self._last_id = last_id
+        await self._wake()
+        return True
+
+    async def _wake(self) -> None:
         async with self._moved:
             self._moved.notify_all()
-        return True
 
     # --- receivers ---
 
@@ -157,12 +171,15 @@ class Dispatcher:
     ) -> None:
         for webhook_id, running in list(self._running.items()):
             wanted = found.get(webhook_id)
-            if running.task.done() and not running.task.cancelled():
+            if running.task is not None and running.task.done():
                 running.task.result()
-            if wanted is None or _changed(wanted, running.subscription) or not wanted.is_delivered:
+            if wanted is not None and wanted.has_due:
+                running.is_poked = True
+            if wanted is None or _changed(wanted, running) or not wanted.is_delivered:
                 await self._stop(webhook_id)
                 await sender.forget(running.subscription.webhook.url)
                 await self._lock(conn, turn, _UNLOCK, webhook_id)
+        await self._wake()
         for webhook_id, subscription in found.items():
             if webhook_id in self._running or not subscription.is_delivered:
                 continue
@@ -185,22 +202,22 @@ class Dispatcher:
             counting=self._counting,
             chance=self._chance,
         )
-        task = asyncio.create_task(self._receive(receiver))
-        self._running[webhook_id] = _Running(
-            subscription=subscription, receiver=receiver, task=task
-        )
+        running = _Running(subscription=subscription, receiver=receiver)
+        running.task = asyncio.create_task(self._receive(running))
+        self._running[webhook_id] = running
 
-    async def _receive(self, receiver: Receiver) -> None:
+    async def _receive(self, running: _Running) -> None:
+        receiver = running.receiver
         while not (receiver.is_disabled or receiver.is_stopping):
-            seen = self._last_id
+            seen, running.is_poked = self._last_id, False
             if not await receiver.work(seen):
-                await self._wait(receiver, seen, await receiver.idle_s())
+                await self._wait(running, seen, await receiver.idle_s())
 
-    async def _wait(self, receiver: Receiver, seen: int, seconds: float | None) -> None:
+    async def _wait(self, running: _Running, seen: int, seconds: float | None) -> None:
         """Wait for the feed to move on from *seen*, or for the time of a retry."""
 
         def is_over() -> bool:
-            return self._last_id != seen or receiver.is_stopping
+            return self._last_id != seen or running.is_poked or running.receiver.is_stopping
 
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self._moved:
@@ -223,9 +240,8 @@ class Dispatcher:
         stopping = [self._running.pop(webhook_id) for webhook_id in webhook_ids]
         for running in stopping:
             running.receiver.is_stopping = True
-        async with self._moved:
-            self._moved.notify_all()
-        tasks = [running.task for running in stopping]
+        await self._wake()
+        tasks = [running.task for running in stopping if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=GRACE_S)
         for task in tasks:
@@ -233,5 +249,15 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _changed(now: Subscription, before: Subscription) -> bool:
-    return (now.webhook, now.secrets) != (before.webhook, before.secrets)
+async def _pause(stopping: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+
+
+def _changed(now: Subscription, running: _Running) -> bool:
+    """Whether the receiver works with what is not so any more; a cursor that was put back is."""
+    before = running.subscription
+    return (now.webhook, now.secrets) != (before.webhook, before.secrets) or (
+        now.position < running.noted_position
+    )

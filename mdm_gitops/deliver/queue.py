@@ -71,9 +71,11 @@ _WAITING: Final = """
 SELECT DISTINCT record_id FROM {config}.webhook_delivery
  WHERE webhook_id = %(webhook)s AND state = 'waiting' AND record_id = ANY (%(records)s)
 """
+# A person may have moved the cursor meanwhile: then it stays where it was put.
 _MOVE: Final = """
-UPDATE {config}.webhook_cursor SET position = %(position)s
- WHERE webhook_id = %(webhook)s AND position < %(position)s
+UPDATE {config}.webhook_cursor
+   SET position = CASE WHEN position = %(before)s THEN %(position)s ELSE position END
+ WHERE webhook_id = %(webhook)s RETURNING position
 """
 _KEEP: Final = """
 INSERT INTO {config}.webhook_delivery AS d
@@ -157,12 +159,16 @@ class Queue:
         rows = await self._rows(_WAITING, records=list(records))
         return frozenset(row[0] for row in rows)
 
-    async def finish(self, position: int, kept: Sequence[Undelivered]) -> None:
-        """Move the cursor to *position*, and keep what was not delivered, together."""
+    async def finish(self, before: int, position: int, kept: Sequence[Undelivered]) -> int:
+        """Move the cursor from *before* to *position*, and keep what was not delivered, together.
+
+        Returns where the cursor stands then.
+        """
         with translated():
             async with self._turn, self._conn.transaction():
                 await self._keep(kept)
-                await self._run(_MOVE, position=position)
+                rows = await self._run(_MOVE, before=before, position=position)
+        return int(rows[0][0]) if rows else position
 
     async def keep(self, kept: Sequence[Undelivered]) -> None:
         with translated():

@@ -114,8 +114,7 @@ class Receiver:
             kept += result
         if self.is_disabled:
             return  # the page is met again when the subscription is switched on
-        await self._queue.finish(end, kept)
-        self._position = end
+        self._position = await self._queue.finish(self._position, end, kept)
 
     def _wants(self, event: RowEvent) -> bool:
         entity = self._knowledge().entity(event.entity_id)
@@ -182,7 +181,7 @@ class Receiver:
         body = body_of(event, restricted=restricted)
         message_id = f"evt_{event.event_id}_{self._subscription.webhook_id.hex}"
         try:
-            headers = _headers(self._subscription, message_id, event.event_id, body)
+            headers = delivery_headers(self._subscription, message_id, event.event_id, body)
         except SettingsError as error:
             return Attempt(status=0, seconds=0.0, error=str(error))
         return await self._sender.send(self._subscription.webhook.url, body, headers)
@@ -255,9 +254,14 @@ class _Everything(frozenset[str]):
         return True
 
 
-def _headers(
+def delivery_headers(
     subscription: Subscription, message_id: str, event_id: int, body: bytes
 ) -> dict[str, str]:
+    """Return the headers of one attempt, signed with each key that is valid now.
+
+    Raises:
+        SettingsError: the secret cannot be read.
+    """
     timestamp_s = int(time.time())
     headers = {"webhook-id": message_id, "webhook-timestamp": str(timestamp_s)}
     signatures = []

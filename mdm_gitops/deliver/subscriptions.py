@@ -25,7 +25,8 @@ _MAX_SECRET_BYTES: Final = 1_024
 
 @dataclass(frozen=True, kw_only=True)
 class Subscription:
-    """*secrets* are the generated ones that are valid now, the newest first."""
+    """*secrets* are the generated ones that are valid now, the newest first. *has_due*: something that
+    failed is to be tried again now."""
 
     webhook_id: UUID
     webhook: Webhook
@@ -33,6 +34,7 @@ class Subscription:
     failing_since: datetime | None
     disabled_reason: str | None
     secrets: tuple[str, ...]
+    has_due: bool = False
 
     @property
     def is_delivered(self) -> bool:
@@ -82,7 +84,10 @@ _ALL: Final = """
 SELECT w.webhook_id, w.definition, c.position, c.failing_since, c.disabled_reason,
        coalesce((SELECT array_agg(s.secret ORDER BY s.created_at DESC) FROM {config}.webhook_secret s
                   WHERE s.webhook_id = w.webhook_id
-                    AND (s.expires_at IS NULL OR s.expires_at > now())), '{{}}')
+                    AND (s.expires_at IS NULL OR s.expires_at > now())), '{{}}'),
+       EXISTS (SELECT FROM {config}.webhook_delivery d
+                WHERE d.webhook_id = w.webhook_id AND d.state = 'waiting'
+                  AND d.next_attempt_at <= now())
   FROM {config}.webhook w JOIN {config}.webhook_cursor c USING (webhook_id)
  ORDER BY w.name
 """
@@ -102,6 +107,7 @@ async def read_subscriptions(
             failing_since=row[3],
             disabled_reason=row[4],
             secrets=tuple(row[5]),
+            has_due=row[6],
         )
         for row in rows
     }

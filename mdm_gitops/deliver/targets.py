@@ -15,6 +15,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from mdm_gitops.deliver.addresses import is_inside, is_loopback
+from mdm_gitops.settings import WebhookSettings
 
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -66,6 +67,13 @@ class TargetRules:
 
     def _is_approved(self, host: str, port: int | None) -> bool:
         return host in self.allowed or f"{host}:{port}" in self.allowed
+
+
+def rules_of(settings: WebhookSettings) -> TargetRules:
+    return TargetRules(
+        mode=ValidationMode(settings.Validation),
+        allowed=frozenset(settings.AllowedHosts.lower().split()),
+    )
 
 
 def shown_url(url: str) -> str:

@@ -104,12 +104,13 @@ STRICT = TargetRules(mode=ValidationMode.STRICT, allowed=("127.0.0.1",))
 @asynccontextmanager
 async def dispatching(url: str, **given: Any) -> AsyncIterator[Dispatcher]:
     dispatcher = Dispatcher(url, schemas=Schemas(), rules=given.pop("rules", STRICT), **given)
-    task = asyncio.create_task(dispatcher.run())
+    stopping = asyncio.Event()
+    task = asyncio.create_task(dispatcher.run(stopping))
     try:
         yield dispatcher
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        stopping.set()
+        await task
 
 
 @pytest.fixture
