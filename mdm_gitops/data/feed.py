@@ -246,9 +246,10 @@ class _Builder:
         blocks = f"(SELECT blocks[:{_MAX_BLOCKS}] FROM chosen)"
         ranges = block_ranges(blocks, start="f.start", last="f.last_id")
         events = self._entries(ranges, self._match(visible), limit=limit)
+        behind = f"(SELECT blocks[{_MAX_BLOCKS + 1}] FROM chosen)"
         return {
             "blocks": self._chosen_blocks() + self._partial_blocks(),
-            "scanned": _SCANNED,
+            "scanned": f"coalesce(({behind} << {BLOCK_BITS}) - 1, f.last_id)",
             "total": self._total(visible),
             "page": _CHOSEN_PAGE.format(events=events, limit=limit),
         }
@@ -369,8 +370,6 @@ class _Builder:
 
 
 _OPEN: Final = "e.entity_id = ANY (%(open)s::bigint[])"
-_SCANNED: Final = f"""coalesce(
-    ((SELECT blocks[{_MAX_BLOCKS + 1}] FROM chosen) << {BLOCK_BITS}) - 1, f.last_id)"""
 
 
 def _config(schemas: Schemas) -> str:
