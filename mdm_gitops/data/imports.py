@@ -162,7 +162,8 @@ class ImportSession:
         self, conn: AsyncConnection[Any], request: ImportRequest, schemas: Schemas
     ) -> None:
         self._conn = conn
-        self._request = request
+        self.request = request
+        self.escaped = True  # texts of CSV are as an export writes them
         self._schemas = schemas
         self._id = new_row_id()
         self._began = datetime.now(UTC)
@@ -208,7 +209,7 @@ class ImportSession:
 
     async def receive_json(self, asking: Asking, chunks: AsyncIterator[bytes]) -> None:
         """Stage a JSON array of rows, each judged by its members. Raises Unreadable."""
-        columns = import_columns(asking, self._request, None)
+        columns = import_columns(asking, self.request, None)
         entity = columns.target.entity
         self._judged_by = _judge(asking, columns.target)
         await create_staging(self._conn, len(columns.staged), judged=True)
@@ -238,7 +239,7 @@ class ImportSession:
         raise WarehouseLocked("others are writing the same rows", hint="try again in a moment")
 
     def _sql(self, asking: Asking) -> ImportSql:
-        columns = import_columns(asking, self._request, self._header)
+        columns = import_columns(asking, self.request, self._header)
         target = columns.target
         judged = self._header is None
         if judged and self._judged_by != _judge(asking, target):
@@ -254,7 +255,7 @@ class ImportSession:
             key=columns.key,
             staged=columns.staged,
             judged=judged,
-            escaped=not judged,
+            escaped=self.escaped and not judged,
         )
 
     async def _written(self, sql: ImportSql, *, alone: bool) -> Outcome:
@@ -282,7 +283,7 @@ class ImportSession:
         )
 
     def _batch_name(self, sql: ImportSql) -> str | None:
-        given = self._request.batch_name
+        given = self.request.batch_name
         return given or (f"import-{self._id}" if sql.proposes else None)
 
     # --- what is kept of it ---
@@ -294,7 +295,7 @@ class ImportSession:
 
     async def keep(self) -> None:
         """Keep the report of the import and its errors; a dry run's are kept when it is undone."""
-        if self._request.dry_run:
+        if self.request.dry_run:
             return
         outcome = self._done()
         await self._keep_report(self._conn)
@@ -308,7 +309,7 @@ class ImportSession:
             actor=self._actor,
             action="import",
             entities=[outcome.entity.name],
-            details={"importId": str(self._id), "mode": self._request.mode, **outcome.counts},
+            details={"importId": str(self._id), "mode": self.request.mode, **outcome.counts},
         )
 
     async def keep_elsewhere(self, other: AsyncConnection[Any]) -> None:
@@ -339,8 +340,8 @@ class ImportSession:
                 outcome.entity_id,
                 outcome.entity.folded,
                 self._actor,
-                self._request.mode,
-                self._request.dry_run,
+                self.request.mode,
+                self.request.dry_run,
                 Jsonb(outcome.counts),
                 self._began,
             ],
