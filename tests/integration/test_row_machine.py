@@ -221,6 +221,7 @@ class RowMachine(RuleBasedStateMachine):
             lambda o: o.delete(name, row_id, soft=soft, actor=f"apikey:{who}", if_match=base),
         )
 
+    @precondition(lambda self: self.has_deleted or self.is_asked_anyway)
     @rule(seed=SEEDS)
     def restore(self, seed: int) -> None:
         chance = self.chance(seed)
@@ -252,21 +253,21 @@ class RowMachine(RuleBasedStateMachine):
             lambda o: o.restore_version(name, row_id, number, actor=f"apikey:{who}", if_match=base),
         )
 
-    @precondition(lambda self: self.approval or self.is_asked_anyway)
+    @precondition(lambda self: self.has_proposals or self.is_asked_anyway)
     @rule(seed=SEEDS)
     def approve(self, seed: int) -> None:
         chance = self.chance(seed)
         name, row_id, who = self.proposed(chance)
         self._decide("approve", name, row_id, who, None)
 
-    @precondition(lambda self: self.approval or self.is_asked_anyway)
+    @precondition(lambda self: self.has_proposals or self.is_asked_anyway)
     @rule(seed=SEEDS)
     def reject(self, seed: int) -> None:
         chance = self.chance(seed)
         name, row_id, who = self.proposed(chance)
         self._decide("reject", name, row_id, who, chance.choice((None, "because")))
 
-    @precondition(lambda self: self.approval or self.is_asked_anyway)
+    @precondition(lambda self: self.has_proposals or self.is_asked_anyway)
     @rule(seed=SEEDS)
     def withdraw(self, seed: int) -> None:
         chance = self.chance(seed)
@@ -286,7 +287,7 @@ class RowMachine(RuleBasedStateMachine):
         }
         self.compare(response, name, row_id, requests[decision])
 
-    @precondition(lambda self: self.approval or self.is_asked_anyway)
+    @precondition(lambda self: self.has_proposals or self.is_asked_anyway)
     @rule(seed=SEEDS)
     def decide_batch(self, seed: int) -> None:
         chance = self.chance(seed)
@@ -493,8 +494,13 @@ class RowMachine(RuleBasedStateMachine):
         return Random(f"{seed} {self.step}")
 
     @property
-    def approval(self) -> bool:
-        return self.lab.entities[0].approval
+    def has_proposals(self) -> bool:
+        return any(self.oracle.proposals.values())
+
+    @property
+    def has_deleted(self) -> bool:
+        rows = (row for name in ENTITIES for row in self.oracle.rows[name].values())
+        return any(row.now.deleted for row in rows)
 
     @property
     def history(self) -> bool:

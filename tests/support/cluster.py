@@ -44,8 +44,10 @@ class Cluster:
     def __init__(self, *, major: int, **settings: str) -> None:
         self._identity = _identity()
         found = find_binaries(major=major)
-        user = self._identity.get("user"), self._identity.get("group")
-        self._binaries = readable_copy(found, user=user) if user[0] is not None else found
+        if self._identity:
+            user = self._identity["user"], self._identity["group"]
+            found = readable_copy(found, user=user)
+        self._binaries = found
         self._settings = _SETTINGS | settings
         in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
         # The folder's name has to be short: a socket lives in it.
