@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -221,7 +221,7 @@ def _too_large(limit: int) -> MdmError:
     )
 
 
-async def _body(call: Call, request_hash: RequestHash) -> AsyncIterator[bytes]:
+async def _body(call: Call, request_hash: RequestHash) -> AsyncGenerator[bytes]:
     """Yield the body as it arrives, within the limits of size and silence."""
     settings, size = call.services.settings.Data, 0
     stream = call.request.stream()

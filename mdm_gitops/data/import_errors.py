@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -184,7 +184,7 @@ def _cell(value: Any) -> Any:
 
 async def error_lines(
     conn: AsyncConnection[Any], *, schemas: Schemas, entity: Entity | None, import_id: UUID
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     """Yield the whole file, page by page."""
     yield (",".join(COLUMNS) + "\n").encode()
     after: int | None = 0

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ _CHUNK_BYTES: Final = 262_144
 _MAGIC: Final = b"PK\x03\x04"
 
 
-async def sheet_as_csv(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def sheet_as_csv(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Yield the first visible sheet of the workbook that *chunks* are, as CSV in UTF-8.
 
     Raises:
