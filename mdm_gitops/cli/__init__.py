@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "operator": ("mdm_gitops.cli.operator_cmd:operator", "Run the reconcile loop."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
     "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities on a server."),
+    "access": ("mdm_gitops.cli.access_cmd:access", "Say who may do what, and why."),
     "completion": ("mdm_gitops.cli.completion_cmd:completion", "Print shell completion."),
 }
 
