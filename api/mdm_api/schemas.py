@@ -282,6 +282,30 @@ _OWN: Final[dict[str, Schema]] = {
         "description": "Columns of the entity by the names of its definition, with their values.",
         "additionalProperties": True,
     },
+    "ImportResult": _object(
+        {
+            "received": _COUNT,
+            "inserted": _COUNT,
+            "updated": _COUNT,
+            "unchanged": _COUNT,
+            "rejected": _COUNT,
+            "pending": _COUNT,
+            "batchName": _optional(_TEXT),
+            "errors": _list(
+                _object(
+                    {
+                        "row": {**_COUNT, "description": "From 1, the header not counted."},
+                        "column": _optional(_TEXT),
+                        "code": _TEXT,
+                        "message": _TEXT,
+                        "value": _optional(_TEXT),
+                    }
+                )
+            ),
+            "errorsTruncated": {**_FLAG, "description": "Whether there are more than 1,000."},
+            "errorsUrl": _optional({**_TEXT, "description": "All errors as CSV."}),
+        }
+    ),
     "RowPage": _object(
         {
             "items": _list(ref("Row")),

@@ -13,6 +13,7 @@ from mdm_api.upkeep import Refusals
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.approvals import Approver
+from mdm_gitops.data.imports import Importer
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
@@ -69,6 +70,15 @@ class Services:
     def export_slots(self) -> asyncio.Semaphore:
         """Exports hold a connection for long, so half of the pool is left to everybody else."""
         return asyncio.Semaphore(max(1, self.settings.Database.PoolMaxSize // 2))
+
+    @cached_property
+    def importer(self) -> Importer:
+        return Importer(
+            self.database_url,
+            schemas=self.schemas,
+            settings=self.settings.Data,
+            connect_timeout_s=self.settings.Database.ConnectTimeoutSeconds,
+        )
 
     @property
     def approver(self) -> Approver:
