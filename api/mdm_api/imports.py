@@ -23,7 +23,7 @@ from mdm_api.catalog import explain_absence
 from mdm_api.operations import JSON, Access, Answer, Body, Kind, Operation, Parameter
 from mdm_api.streaming import Outlet, Streamed
 from mdm_gitops.access import Tier
-from mdm_gitops.data.asking import Asking
+from mdm_gitops.data.asking import Asking, changeable_entity
 from mdm_gitops.data.idempotency import RequestHash, checked_key, refuse_other_request
 from mdm_gitops.data.import_columns import ImportRequest, Mode, import_columns
 from mdm_gitops.data.import_csv import CsvReader, Dialect, Unreadable, dialect
@@ -111,6 +111,7 @@ async def _import(call: Call, request: ImportRequest, receive: Receive) -> Respo
     request_hash = RequestHash(_what(call, request))
     chunks = _body(call, request_hash)
     try:
+        await _refuse_strangers(call, request)
         async with call.services.importer.opened(request) as session, aclosing(chunks):
             if key:
                 earlier = await session.earlier(call.principal.actor, key)
@@ -130,6 +131,15 @@ async def _import(call: Call, request: ImportRequest, receive: Receive) -> Respo
         raise await explain_absence(call, error) from None
     call.services.metrics.note_rows(outcome.received)
     return _answer(answer)
+
+
+async def _refuse_strangers(call: Call, request: ImportRequest) -> None:
+    """Refuse who may not write there before anything of the body is read."""
+
+    async def allowed(asking: Asking) -> None:
+        changeable_entity(asking, request.entity)
+
+    await call.writing(allowed)
 
 
 def _answer(content: bytes) -> Response:
