@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _CALLBACK: Final = "/login/callback"
 _HOME: Final = "/api/v1/me"
+_IN_ADDRESSES: Final = "%/:?#[]@!$&'()*+,;="  # RFC 3986; the rest a header cannot hold
 
 
 async def begin_login(call: Call) -> Response:
@@ -145,7 +147,8 @@ async def _record(conn: Connection, call: Call, identity: Identity, action: str)
 
 
 def _redirect(url: str, cookie: str) -> Response:
-    headers = {"Location": url, "Set-Cookie": cookie, "Cache-Control": "no-store"}
+    location = quote(url, safe=_IN_ADDRESSES)
+    headers = {"Location": location, "Set-Cookie": cookie, "Cache-Control": "no-store"}
     return Response(status_code=303, headers=headers)
 
 

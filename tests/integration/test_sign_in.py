@@ -343,6 +343,11 @@ async def test_a_sign_in_leads_nowhere_else(browser: Browser, path: str) -> None
     assert problem(answer) == (400, "REQUEST_INVALID")
 
 
+async def test_a_sign_in_leads_to_a_page_with_any_name(browser: Browser) -> None:
+    answer = await browser.sign_in("anna", "/ä 日?q=a b&r=%20#x")
+    assert answer.headers["location"] == "/%C3%A4%20%E6%97%A5?q=a%20b&r=%20#x"
+
+
 async def test_without_the_entry_role_nobody_gets_a_session(
     provider: Provider, database_url: str, conn: AsyncConnection[Any], people: None
 ) -> None:

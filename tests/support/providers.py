@@ -109,7 +109,11 @@ class Provider:
     def app(
         self, database_url: str, *, now: Any = None, public_url: str | None = SITE, **auth: Any
     ) -> Any:
-        settings = Settings(Auth=self.settings(**auth), Server={"PublicUrl": public_url})  # type: ignore[arg-type]
+        settings = Settings(
+            Auth=self.settings(**auth),  # type: ignore[arg-type]
+            Server={"PublicUrl": public_url},  # type: ignore[arg-type]
+            RateLimit={"Enabled": False},  # type: ignore[arg-type]
+        )
         more = {"now": now} if now else {}
         return create_app(database_url=database_url, settings=settings, **more)
 
