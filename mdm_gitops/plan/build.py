@@ -374,6 +374,8 @@ class _Planner:
                 work.changes += diff_rules(seen, main, entity=work.name, widened=work.moves.widened)
             else:
                 wanted = with_table_name(satellite(main, seen.table.role), seen.table.name)
+                if seen.table.role not in desired.physical.tables:
+                    wanted = replace(wanted, indexes=())  # in the archive nothing is looked up
                 archived = work.moves.tables[present] == present and present not in {
                     t.name for t in desired.physical.tables.values()
                 }

@@ -1,7 +1,8 @@
 """What the definitions ask for, resolved: each entity with the targets of its references.
 
 The hash covers the resolved targets too: when the key column of a target is renamed, the entities
-that refer to it must change although their own files did not.
+that refer to it must change although their own files did not. It also covers the layout of tables
+that we have changed since some were deployed, so that the next plan looks at those.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from mdm_gitops.model import Definitions, Entity
 from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan.physical import PhysicalEntity, Targets, physical_entity, reference_targets
+
+
+EDIT_LAYOUT: Final = "edit tables have indexes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +32,11 @@ class DesiredEntity:
 
     @cached_property
     def desired_hash(self) -> str:
-        if not self.targets:
+        if not self.targets and not self.entity.approval_required:
             return self.entity.content_hash()
-        resolved = [self.entity.content_hash(), dict(self.targets)]
+        resolved: list[object] = [self.entity.content_hash(), dict(self.targets)]
+        if self.entity.approval_required:
+            resolved.append(EDIT_LAYOUT)
         return hashlib.sha256(canonical_json(resolved).encode()).hexdigest()
 
     @cached_property

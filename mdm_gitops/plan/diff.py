@@ -161,8 +161,9 @@ def _diff_primary_key(seen: Seen, desired: Table, entity: str) -> Iterator[Chang
 
 
 def diff_satellite(seen: Seen, desired: Table, *, entity: str) -> Iterator[Change]:
-    """Yield the changes of an edit or history table beside its columns: only its key's name."""
+    """Yield the changes of an edit or history table beside its columns."""
     yield from _diff_primary_key(seen, desired, entity)
+    yield from _diff_indexes(seen, desired, entity)
 
 
 def _diff_required(seen: Seen, desired: Table, entity: str) -> Iterator[Change]:

@@ -17,6 +17,7 @@ from mdm_gitops.plan.changes import (
     AddColumn,
     AddForeignKey,
     AddIndex,
+    AddSatellite,
     Change,
     ChangeDefinition,
     CreateEntity,
@@ -30,10 +31,12 @@ from mdm_gitops.plan.changes import (
     FinishEntity,
     RemoveColumn,
     RemoveEntity,
+    RemoveSatellite,
     RenameEntity,
     RenameObject,
     RestoreColumn,
     RestoreEntity,
+    RestoreSatellite,
     RetypeColumn,
     SetDefault,
     SetRequired,
@@ -165,7 +168,7 @@ def _created(items: Sequence[PlannedChange], checks: Sequence[CheckResult]) -> I
     more = len(names) - _MOST_COLUMNS
     shown = names[:_MOST_COLUMNS] + ([f"and {more} more"] if more > 0 else [])
     yield _created_line(plural(len(names), "column"), ", ".join(shown), items[:1])
-    indexes = [item for item in items if isinstance(item.change, AddIndex)]
+    indexes = _indexes_of(main.name, items)
     keys = [item for item in items if isinstance(item.change, AddForeignKey)]
     views = [item for item in items if isinstance(item.change, CreateView)]
     unique = (item.change.index for item in indexes if isinstance(item.change, AddIndex))
@@ -181,8 +184,16 @@ def _created(items: Sequence[PlannedChange], checks: Sequence[CheckResult]) -> I
     if Role.HISTORY in roles:
         yield _created_line("history", "each version of a row is kept", ())
     if Role.EDIT in roles:
-        yield _created_line("approval", "changes wait for an approver", ())
+        edit = next(table.name for table in first.tables if table.role is Role.EDIT)
+        lookups = _indexes_of(edit, items)
+        yield _created_line("approval", "changes wait for an approver", lookups)
     yield from (_draft(item).line(checks) for item in views)
+
+
+def _indexes_of(table: str, items: Sequence[PlannedChange]) -> list[PlannedChange]:
+    return [
+        item for item in items if isinstance(item.change, AddIndex) and item.change.table == table
+    ]
 
 
 def _created_line(headline: str, detail: str, items: Sequence[PlannedChange]) -> Line:
@@ -198,6 +209,7 @@ class _Heads:
 
     adding: dict[str, _Draft] = field(default_factory=dict)
     dropping: dict[str, _Draft] = field(default_factory=dict)
+    satellites: dict[str, _Draft] = field(default_factory=dict)  # by table, that come or go
     entity: _Draft | None = None
 
     def note(self, draft: _Draft) -> None:
@@ -215,12 +227,20 @@ class _Heads:
                 self.dropping |= dict.fromkeys(former, draft)
             case WidenColumn():
                 self.adding[change.column] = self.dropping[change.column] = draft
+            case AddSatellite():
+                self.satellites[change.table.name] = draft
+            case RemoveSatellite():
+                self.satellites[change.table.old] = draft
+            case RestoreSatellite():
+                self.satellites[change.table.new] = draft
             case RemoveEntity() | RestoreEntity():
                 self.entity = draft
             case _:
                 pass
 
     def of(self, rule: Rule) -> _Draft | None:
+        if isinstance(rule, AddIndex | DropIndex) and rule.table in self.satellites:
+            return self.satellites[rule.table]
         columns = _columns(rule)
         if len(columns) == 1:
             heads = self.adding if isinstance(rule, AddedRule) else self.dropping

@@ -11,6 +11,7 @@ compared last, so that a renamed column renames its rules instead of building th
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -139,6 +140,8 @@ ROW_COLUMNS: Final = (
     _system("_sys_deleted_at", "timestamp with time zone", null=True),
 )
 _ID: Final = _system("_sys_id", "uuid")
+_BATCH: Final = ("_sys_batch_name", "_sys_id")
+_PLAIN_KIND: Final = re.compile(r"^uq(?=s?_)")  # uq_code -> ix_code, uqs_place -> ixs_place
 _SYSTEM_COLUMNS: Final[Mapping[Role, tuple[PhysicalColumn, ...]]] = MappingProxyType(
     {
         Role.MAIN: (_ID, *ROW_COLUMNS),
@@ -276,7 +279,8 @@ def satellite(main: Table, role: Role) -> Table:
     """Return the edit or history table beside *main*: the same columns without their rules.
 
     A pending row is a proposal and a closed version is the past; both may break today's rules,
-    which are checked when a row enters the approved table.
+    which are checked when a row enters the approved table. Proposals are looked up by what must be
+    unique and by what rows refer to, and taken by batches: for that they have indexes.
     """
     name = table_name(main.name, role)
     user_columns = (
@@ -290,7 +294,15 @@ def satellite(main: Table, role: Role) -> Table:
         columns=_columns(role, user_columns),
         primary_key=_PRIMARY_KEY[role],
         primary_key_name=primary_key_name(name),
+        indexes=tuple(_edit_indexes(name, main)) if role is Role.EDIT else (),
     )
+
+
+def _edit_indexes(name: str, main: Table) -> Iterator[Index]:
+    for item in main.indexes:
+        suffix = _PLAIN_KIND.sub("ix", item.suffix)
+        yield index(name, suffix, item.columns, unique=False)
+    yield index(name, index_suffix("ix", _BATCH[0]), _BATCH, unique=False)
 
 
 def _main_table(entity: Entity, targets: Targets) -> Table:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from mdm_gitops.model import Entity
 from mdm_gitops.plan.changes import (
+    AddIndex,
     AddSatellite,
     Change,
     RemoveEntity,
@@ -117,6 +118,10 @@ def _move_tables(
         if role is not Role.MAIN and role not in satellites:
             satellites[role] = RecordedSatellite(physical=table.name)
             moves.changes.append(AddSatellite(entity=name, role=role, table=table))
+            moves.changes += [
+                AddIndex(entity=name, table=table.name, index=index, online=False)
+                for index in table.indexes
+            ]
     _name_the_move(moves, name, tuple(renames))
     main = table_name(name, Role.MAIN)
     moves.after = replace(before, main=main, satellites=MappingProxyType(satellites))

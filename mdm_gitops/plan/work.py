@@ -61,8 +61,12 @@ def expected_tables(record: RecordedEntity) -> dict[str, Table]:
     """Return what was last deployed for *record*, by the names the tables have now."""
     base = physical_entity(record.definition, record.targets)
     tables = {record.main: with_table_name(base.main, record.main)}
+    deployed = DesiredEntity(entity=record.definition, targets=record.targets)
     for role, item in record.satellites.items():
-        tables[item.physical] = with_table_name(satellite(base.main, role), item.physical)
+        table = with_table_name(satellite(base.main, role), item.physical)
+        if item.archived or deployed.desired_hash != record.desired_hash:
+            table = replace(table, indexes=())  # or deployed before proposals had indexes
+        tables[item.physical] = table
     return tables
 
 
@@ -70,8 +74,9 @@ def creation(desired: DesiredEntity) -> Iterator[Change]:
     """Yield the changes that make the tables of an entity which is not there."""
     main = desired.physical.main
     yield CreateEntity(entity=desired.name, tables=tuple(desired.physical.tables.values()))
-    for index in main.indexes:
-        yield AddIndex(entity=desired.name, table=main.name, index=index, online=False)
+    for table in desired.physical.tables.values():
+        for index in table.indexes:
+            yield AddIndex(entity=desired.name, table=table.name, index=index, online=False)
     for key in main.foreign_keys:
         yield AddForeignKey(entity=desired.name, table=main.name, foreign_key=key, online=False)
 

@@ -195,7 +195,7 @@ OURS = {
     "edit table": Case(
         by_hand="DROP TABLE mdm_data.item__edit",
         shown=((MISSING, "table item__edit", DROPPED),),
-        kinds=("add-satellite",),
+        kinds=("add-index", "add-satellite"),
     ),
     "view": Case(
         by_hand="DROP VIEW lab_views.item_v",

@@ -83,8 +83,30 @@ def test_tables(fields: dict[str, Any], roles: list[Role]) -> None:
     assert list(found.tables) == roles
     for role in roles[1:]:
         table = found.tables[role]
-        assert (table.checks, table.indexes, table.foreign_keys) == ((), (), ())
+        assert (table.checks, table.foreign_keys) == ((), ())
+        assert bool(table.indexes) == (role is Role.EDIT)
         assert (table.columns["a"].not_null, table.columns["a"].default) == (False, None)
+
+
+def test_proposals_are_looked_up_by_what_is_unique_or_refers_and_by_batches() -> None:
+    both = {"name": "both", "columns": ["b", "o"]}
+    found = physical(
+        OTHER,
+        column("b", unique=True),
+        column("c", reference={"entity": "item", "column": "code"}),
+        approvalRequired=True,
+        uniqueConstraints=[both],
+    )
+    indexes = found.tables[Role.EDIT].indexes
+    assert not any(index.unique for index in indexes)
+    assert [f"{i.name} {','.join(i.columns)}" for i in indexes] == [
+        "item__edit__ix_code code",
+        "item__edit__ix_b b",
+        "item__edit__ixs_both b,o",
+        "item__edit__ix_o o",
+        "item__edit__ix_c c",
+        "item__edit__ix__sys_batch_name _sys_batch_name,_sys_id",
+    ]
 
 
 def test_system_columns_of_a_view_stand_around_the_others() -> None:
