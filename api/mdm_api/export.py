@@ -75,6 +75,7 @@ async def _export(
             return
         async with aclosing(export.chunks()) as chunks:
             await outlet.send_all(chunks, headers)
+        call.services.metrics.note_rows(export.rows)
 
 
 def _headers(export: Export, request: ExportRequest) -> dict[str, str]:

@@ -9,7 +9,7 @@ of one chunk, whoever is slower: when nobody takes the chunks, the server waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 from psycopg import AsyncConnection, errors
@@ -27,9 +27,11 @@ async def copy_out(
     statement: str,
     values: Mapping[str, Any],
     *,
+    ended: Callable[[int], None],
     before_each: bytes = b"",
 ) -> AsyncGenerator[bytes]:
-    """Run *statement* and yield what it copies, *before_each* row standing before it.
+    """Run *statement* and yield what it copies, *before_each* row standing before it; tell *ended*
+    the number of rows when all of them are taken.
 
     COPY takes no parameters, so the driver writes *values* into the statement as literals. Whoever
     stops before the end closes the iterator: then the statement is cancelled, and the connection
@@ -47,9 +49,10 @@ async def copy_out(
                 await conn.wait(_arrival(pgconn))
                 await asyncio.sleep(_GATHERING_S)
                 pgconn.consume_input()
-        await conn.wait(_outcome(pgconn))
+        number = await conn.wait(_outcome(pgconn))
         if rows:
             yield bytes(rows)
+        ended(number)
 
 
 def _take(pgconn: PGconn, rows: bytearray, before_each: bytes) -> bool:
@@ -71,8 +74,8 @@ def _arrival(pgconn: PGconn) -> PQGen[None]:
     pgconn.consume_input()
 
 
-def _outcome(pgconn: PGconn) -> PQGen[None]:
-    """Read how the statement ended.
+def _outcome(pgconn: PGconn) -> PQGen[int]:
+    """Read how the statement ended; return the number of rows.
 
     Raises:
         psycopg.Error: as the server says.
@@ -89,3 +92,4 @@ def _outcome(pgconn: PGconn) -> PQGen[None]:
         if ended is None:
             raise errors.OperationalError("the copy ended without a result")
         raise errors.error_from_result(ended)
+    return ended.command_tuples or 0

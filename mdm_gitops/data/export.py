@@ -77,7 +77,8 @@ class _Query:
 
 
 class Export:
-    """An export that may begin: ``chunks`` are its bytes, from the first to the last."""
+    """An export that may begin: ``chunks`` are its bytes, from the first to the last. ``rows`` are
+    counted when it has ended."""
 
     def __init__(
         self,
@@ -90,6 +91,7 @@ class Export:
         self._query = query
         self._format = request.format
         self._extent = extent
+        self.rows = 0
 
     @property
     def file_name(self) -> str:
@@ -129,7 +131,16 @@ class Export:
         self, select: str, options: str, *, before_each: bytes = b""
     ) -> AsyncGenerator[bytes]:
         statement = f"COPY (\n{select}\n) TO STDOUT ({options})"
-        return copy_out(self._conn, statement, self._query.values, before_each=before_each)
+        return copy_out(
+            self._conn,
+            statement,
+            self._query.values,
+            ended=self._count,
+            before_each=before_each,
+        )
+
+    def _count(self, rows: int) -> None:
+        self.rows = rows
 
 
 _CSV: Final = "FORMAT csv, HEADER"
