@@ -149,7 +149,8 @@ class CsvReader:
             held = rest
         if len(self.header or ()) > 1:  # of one column an empty line is a row
             held = held.rstrip(b"\r\n")
-        out = self._take(held + b"\n", len(held) + 1) if held else b""
+        # The last line may end without a line end, but not with another one than those before it.
+        out = self._take(held, len(held)) if held else b""
         if self._inside:
             raise Unreadable(
                 "a quotation is not closed until the end",

@@ -58,7 +58,7 @@ async def copy_csv(
     columns = ", ".join(f'"c{n}"' for n in range(len(reader.header)))
     statement = f'COPY pg_temp."given" ({columns}) FROM STDIN ({_options(reader.dialect)})'
     cursor = conn.cursor()
-    with _told(reader), translated():
+    with translated(), _told(reader):  # what is told here is none of the driver's errors any more
         async with cursor.copy(statement.encode()) as copy:
             await copy.write(first)
             async for chunk in chunks:
