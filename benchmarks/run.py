@@ -1,6 +1,6 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
-Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices]; without names
+Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices] [export]; without names
 all of them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
 """
 
@@ -18,6 +18,7 @@ from typing import Final
 
 import bench_choices
 import bench_deploy
+import bench_export
 import bench_memory
 import bench_reconcile
 import bench_start
@@ -28,7 +29,7 @@ from warehouse import Server, opened
 from mdm_gitops.warehouse.embedded import acquire_server
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices")
+PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices", "export")
 _INTRODUCTION: Final = """\
 # Measured figures
 
@@ -76,6 +77,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
                 tell(await bench_deploy.measure(server, folder))
             if "choices" in chosen:
                 tell(await bench_choices.measure(server))
+            if "export" in chosen:
+                tell(await bench_export.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()
