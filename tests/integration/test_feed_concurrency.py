@@ -19,7 +19,7 @@ from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.feed import ChangesRequest, number_changes, read_changes
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
-from tests.support.changes import Event, write_events
+from tests.support.changes import Event, new_key, write_events
 from tests.support.feed_campaign import Campaign, Change, Feed, Findings
 
 pytestmark = pytest.mark.anyio
@@ -37,9 +37,12 @@ class OurFeed:
             now=datetime.now(UTC),
         )
 
-    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change]) -> None:
+    async def begin(self, conn: AsyncConnection[Any]) -> int:
+        return await new_key(conn)
+
+    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change], begun: int) -> None:
         events = [Event(record_id=record, version=version) for record, version in changes]
-        await write_events(conn, events)
+        await write_events(conn, events, key=begun)
 
     async def page(self, conn: AsyncConnection[Any], after: int, take: int) -> list[int]:
         request = ChangesRequest(after=after, take=take)
@@ -65,7 +68,10 @@ class NaiveFeed:
             "CREATE TABLE mdm_data.log (id bigserial PRIMARY KEY, record_id uuid, version int)"
         )
 
-    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change]) -> None:
+    async def begin(self, conn: AsyncConnection[Any]) -> int:
+        return 0
+
+    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change], begun: int) -> None:
         for change in changes:
             query = "INSERT INTO mdm_data.log (record_id, version) VALUES (%s, %s)"
             await conn.execute(query, change)
@@ -124,6 +130,38 @@ async def test_for_a_long_time(database_url: str, seed: int, kills: float) -> No
 async def test_a_naive_feed_fails_for_a_long_time(database_url: str, seed: int) -> None:
     campaign = Campaign(url=database_url, feed=NaiveFeed(), seed=seed, readers=4, seconds=60)
     assert all(each.lost > 0 for each in await findings(campaign, at_least=2_000))
+
+
+class FlawedFeed(OurFeed):
+    """Ours, with a text of the function that numbers replaced by another."""
+
+    def __init__(self, right: str, wrong: str) -> None:
+        self._texts = right, wrong
+
+    async def prepare(self, conn: AsyncConnection[Any]) -> None:
+        await super().prepare(conn)
+        query = "SELECT pg_get_functiondef('mdm.number_changes'::regproc)"
+        row = await (await conn.execute(query)).fetchone()
+        assert row is not None and self._texts[0] in row[0]
+        await conn.execute(row[0].replace(*self._texts).encode())
+
+
+FLAWS = {
+    "in the order of keys": ("ORDER BY c.seq", "ORDER BY c.key"),
+    "slow writers are forgotten": (
+        "pg_snapshot_xmin(pg_current_snapshot()) >= standing.next_xid",
+        "true",
+    ),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("flaw", FLAWS)
+async def test_a_flaw_in_numbering_is_found(database_url: str, flaw: str) -> None:
+    feed = FlawedFeed(*FLAWS[flaw])
+    campaign = Campaign(url=database_url, feed=feed, seed=20, readers=4, seconds=20)
+    found = await findings(campaign, at_least=500)
+    assert any(not each.is_clean for each in found)
 
 
 def test_the_judgement_finds_each_kind_of_wrong() -> None:

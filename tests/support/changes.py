@@ -43,11 +43,11 @@ async def write_events(
     actor: str = "user:anna",
     occurred_at: datetime | None = None,
     commit: str | None = None,
+    key: int | None = None,
 ) -> None:
     """Write *events* and then their set, as the last statements of a transaction."""
-    row = await (await conn.execute("SELECT nextval('mdm.change_set_key')")).fetchone()
     given = {
-        "key": row and row[0],
+        "key": await new_key(conn) if key is None else key,
         "events": len(events),
         "actor": actor,
         "occurred_at": occurred_at,
@@ -63,6 +63,13 @@ async def write_events(
     }
     await conn.execute(_EVENTS, given)
     await conn.execute(_SET, given)
+
+
+async def new_key(conn: AsyncConnection[Any]) -> int:
+    """Draw the key of a change set; a transaction may do so whenever it likes."""
+    row = await (await conn.execute("SELECT nextval('mdm.change_set_key')")).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def _json(value: Any) -> str | None:

@@ -36,7 +36,10 @@ class Feed(Protocol):
 
     async def prepare(self, conn: AsyncConnection[Any]) -> None: ...
 
-    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change]) -> None:
+    async def begin(self, conn: AsyncConnection[Any]) -> int:
+        """Do what a transaction may do before it holds a row, and return what ``log`` needs of it."""
+
+    async def log(self, conn: AsyncConnection[Any], changes: Sequence[Change], begun: int) -> None:
         """Log *changes* in the transaction that made them, which holds their rows."""
 
     async def page(self, conn: AsyncConnection[Any], after: int, take: int) -> list[int]:
@@ -185,6 +188,7 @@ class Campaign:
         chosen += chosen[: chance.random() < 0.1]  # the same row twice
         is_slow, is_void = chance.random() < 0.04, chance.random() < 0.06
         async with conn.transaction(force_rollback=is_void):
+            begun = await self.feed.begin(conn)
             for record in chosen:
                 row = await (
                     await conn.execute(
@@ -197,7 +201,7 @@ class Campaign:
                 changes.append((record, row[0]))
                 if is_slow:
                     await asyncio.sleep(chance.random() * 0.1)
-            await self.feed.log(conn, changes)
+            await self.feed.log(conn, changes, begun)
             if is_slow or chance.random() < 0.04:
                 await asyncio.sleep(chance.random() * 0.2)
         return not is_void
