@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from mdm_gitops.data.asking import Asking
+from mdm_gitops.data.time_travel import row_by_key
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import Column, DataType, Entity, fold
 from mdm_gitops.model.suggest import did_you_mean
@@ -153,13 +154,12 @@ def reference_columns(names: str, entity: Entity) -> tuple[Column, ...]:
 
 
 def expanded_row(
-    asking: Asking, column: Column, *, alias: str, visible: str, relation_prefix: str = ""
+    asking: Asking, column: Column, *, alias: str, visible: str, past: bool = False
 ) -> str:
     """Return the expression of the row that *column* of ``t`` refers to, as JSON or null.
 
     Null also stands for a row that the caller may not see. *visible* is the condition on *alias*
-    that its row filter gives, "" for none. With a *relation_prefix* the row is looked for in the
-    statement's own relation of the target, which is named so.
+    that its row filter gives, "" for none. In a read of the *past* the row is that of then.
     """
     target, key = asking.state.definitions.reference_target(column)
     rights = asking.rights(target)
@@ -168,16 +168,17 @@ def expanded_row(
     members = outputs(
         target, sees_restricted=rights.sees_restricted, state=RowState.ALL, alias=alias
     )
-    table = f'"{asking.schemas.data}"."{target.folded}" {alias}'
-    end = ""
-    if relation_prefix:
-        table = f'"{relation_prefix}{target.folded}" {alias}'
-        # Versions that were not kept may leave two rows with one key: the one that is known counts.
-        end = f' ORDER BY {alias}."_sys_last_modified_at", {alias}."_sys_id" LIMIT 1'
-    link = f'{alias}."{key.folded}" = t."{column.folded}"'
-    where = f"{link} AND ({visible})" if visible else link
+    value = f't."{column.folded}"'
+    if past:
+        source = f"({row_by_key(asking, target.folded, key.folded, value)}) {alias}"
+        conditions = []
+    else:
+        source = f'"{asking.schemas.data}"."{target.folded}" {alias}'
+        conditions = [f'{alias}."{key.folded}" = {value}']
+    conditions += [f"({visible})"] if visible else []
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     row = f"{alias}_row"
-    return f"(SELECT row_to_json({row}) FROM (SELECT {select_list(members)} FROM {table} WHERE {where}{end}) {row})"
+    return f"(SELECT row_to_json({row}) FROM (SELECT {select_list(members)} FROM {source}{where}) {row})"
 
 
 def select_list(members: Sequence[Output]) -> str:

@@ -54,7 +54,13 @@ from mdm_gitops.data.sorting import (
     encode_cursor,
     order_by,
 )
-from mdm_gitops.data.time_travel import IS_AHEAD, RELATION_PREFIX, refuse_ahead, relations
+from mdm_gitops.data.time_travel import (
+    IS_AHEAD,
+    has_index_for,
+    refuse_ahead,
+    relation,
+    relations,
+)
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.model import Entity
 from mdm_gitops.warehouse.store import StoredEntity
@@ -108,6 +114,7 @@ class _Statement:
     keys: tuple[SortKey, ...] = ()
     has_key_column: bool = False
     past: bool = False
+    steady: bool = True  # whether one plan is good for all values
 
     def parameters(self, asking: Asking, as_of: datetime | None) -> dict[str, Any]:
         values = predicate_values(asking, self.predicates)
@@ -220,13 +227,14 @@ def _list_statement(
     past, state = request.as_of is not None, request.shape.state
     members = _members(asking, stored.definition, request.shape, past=past)
     rows = selection(asking, stored, filter=request.filter, state=state, past=past)
+    in_order = past and has_index_for(stored, keys[0].column)
     total = f", (SELECT count(*) FROM {rows.source}{where_clause(rows.conditions)}) AS total"
     with_cursor = [*rows.conditions, *([after_predicate(keys, nulls)] if nulls else ())]
     names = {member.name for member in members.outputs}
     has_keys = not {key.output for key in keys} <= names
     key_list = ", ".join(key.sql for key in keys)
     sql = _ENVELOPE.format(
-        **_frame(asking, rows, members, head=total if request.count else ""),
+        **_frame(asking, rows, members, total=total if request.count else "", in_order=in_order),
         extra=f", json_build_array({key_list})" if has_keys else "",
         where=where_clause(with_cursor),
         order=f"\n ORDER BY {order_by(keys)}",
@@ -238,6 +246,7 @@ def _list_statement(
         keys=keys,
         has_key_column=has_keys,
         past=past,
+        steady=not past or (in_order and not request.count and not request.filter),
     )
 
 
@@ -245,7 +254,7 @@ def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape, past: 
     members = _members(asking, stored.definition, shape, past=past)
     rows = selection(asking, stored, filter="", state=shape.state, past=past)
     sql = _ENVELOPE.format(
-        **_frame(asking, rows, members, head=""),
+        **_frame(asking, rows, members),
         extra=', t."_sys_version"',
         where=where_clause(['t."_sys_id" = %(row_id)s::uuid', *rows.conditions]),
         order="",
@@ -264,16 +273,29 @@ class _Members:
     entities: frozenset[str]
 
 
-def _frame(asking: Asking, rows: Selection, members: _Members, *, head: str) -> dict[str, str]:
+def _frame(
+    asking: Asking,
+    rows: Selection,
+    members: _Members,
+    *,
+    total: str = "",
+    in_order: bool = False,
+) -> dict[str, str]:
     """Return the parts of the envelope that lists and single rows have alike."""
-    past = bool(rows.entities)
-    return {
-        "relations": relations(asking, rows.entities | members.entities) if past else "",
+    frame = {
+        "relations": "",
         "revision": revision_table(asking),
-        "head": (f", {IS_AHEAD} AS ahead" if past else "") + head,
+        "head": total,
         "source": rows.source,
         "members": select_list(members.outputs),
     }
+    if rows.entities:
+        name = rows.name if in_order else ""
+        frame["relations"] = relations(asking, rows.entities | members.entities, in_order=name)
+        frame["head"] = f", {IS_AHEAD} AS ahead{total}"
+    if in_order:
+        frame["source"] = f"{relation(rows.name, in_order=True)} t"
+    return frame
 
 
 def _members(asking: Asking, entity: Entity, shape: RowShape, *, past: bool) -> _Members:
@@ -294,7 +316,7 @@ def _members(asking: Asking, entity: Entity, shape: RowShape, *, past: bool) -> 
             column,
             alias=alias,
             visible=predicate_sql(asking, visible, prefix=prefix, alias=alias),
-            relation_prefix=RELATION_PREFIX if past else "",
+            past=past,
         )
         inner.append(Output(column.name, row))
         entities.add(target.folded)
@@ -342,7 +364,8 @@ async def _run(
 ) -> list[list[bytes | None]]:
     """Run the statement and return its rows as the server sent them."""
     with translated():
-        cursor = await conn.execute(statement.sql, values, prepare=prepare or None)
+        prepared = (prepare or None) if statement.steady else False
+        cursor = await conn.execute(statement.sql, values, prepare=prepared)
     result = cursor.pgresult
     assert result is not None
     columns = range(result.nfields)

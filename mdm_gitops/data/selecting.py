@@ -41,6 +41,7 @@ class Selection:
     (``time_travel.relations``), and the parameter ``as_of``.
     """
 
+    name: str  # of the entity, folded
     source: str
     conditions: tuple[str, ...]
     predicates: tuple[Placed, ...]
@@ -62,6 +63,7 @@ def selection(
         return _past_selection(asking, stored, own, asked, state)
     typed = combined(own, asked)
     return Selection(
+        name=stored.name,
         source=rows_source(asking, stored, state),
         conditions=tuple(conditions_on(asking, typed, state)),
         predicates=(
@@ -90,6 +92,7 @@ def _past_selection(
         predicates.append(("q", "t", asked))
         entities |= {entity for entity, _ in columns_used(asked)}
     return Selection(
+        name=stored.name,
         source=f"{relation(stored.name)} t",
         conditions=tuple(conditions),
         predicates=tuple(predicates),
