@@ -118,8 +118,8 @@ async def list_batches(
         relation=relation,
         main=f'"{asking.schemas.data}"."{stored.name}"',
         where=where_clause(conditions),
-        first=moment_sql('min(t."_sys_submitted_at")'),
-        last=moment_sql('max(t."_sys_submitted_at")'),
+        first=moment_sql("min(g.first)"),
+        last=moment_sql("max(g.last)"),
     )
     given = {**predicate_values(asking, [*placed, *more]), "skip": skip, "take": take + 1}
     records = await _records(conn, asking, sql, given)
@@ -162,19 +162,24 @@ SELECT row_to_json(r), json_build_array({keys}) FROM (
 ) t LEFT JOIN {main} o ON o."_sys_id" = t."_sys_id" CROSS JOIN LATERAL (SELECT {members}) r
  ORDER BY {order}
 ) p ON true"""
+# First by batch and person, which needs no sorting of the rows.
 _BATCHES: Final = """\
 SELECT v.value, p.body FROM {revision} v LEFT JOIN (
 SELECT row_to_json(b) AS body FROM (
-SELECT t."_sys_batch_name" AS "batchName", count(*) AS "count",
-    (array_agg(t."_sys_submitted_by" ORDER BY t."_sys_submitted_at"))[1] AS "submittedBy",
-    count(DISTINCT t."_sys_submitted_by") AS "submitters",
-    {first} AS "submittedAt", {last} AS "lastSubmittedAt",
-    count(*) FILTER (WHERE t."_sys_operation" = 'create') AS "creates",
-    count(*) FILTER (WHERE t."_sys_operation" = 'update') AS "updates",
-    count(*) FILTER (WHERE t."_sys_operation" NOT IN ('create', 'update')) AS "others",
-    count(*) FILTER (WHERE t."_sys_base_version" IS DISTINCT FROM o."_sys_version") AS "stale"
-  FROM ({relation}) t LEFT JOIN {main} o ON o."_sys_id" = t."_sys_id"{where}
- GROUP BY 1 ORDER BY max(t."_sys_submitted_at") DESC, 1 LIMIT %(take)s OFFSET %(skip)s
+SELECT g.name AS "batchName", sum(g.rows)::bigint AS "count",
+    (array_agg(g.person ORDER BY g.first, g.person))[1] AS "submittedBy",
+    count(*) AS "submitters", {first} AS "submittedAt", {last} AS "lastSubmittedAt",
+    sum(g.creates)::bigint AS "creates", sum(g.updates)::bigint AS "updates",
+    sum(g.rows - g.creates - g.updates)::bigint AS "others", sum(g.stale)::bigint AS "stale"
+  FROM (
+    SELECT t."_sys_batch_name" AS name, t."_sys_submitted_by" AS person, count(*) AS rows,
+        min(t."_sys_submitted_at") AS first, max(t."_sys_submitted_at") AS last,
+        count(*) FILTER (WHERE t."_sys_operation" = 'create') AS creates,
+        count(*) FILTER (WHERE t."_sys_operation" = 'update') AS updates,
+        count(*) FILTER (WHERE t."_sys_base_version" IS DISTINCT FROM o."_sys_version") AS stale
+      FROM ({relation}) t LEFT JOIN {main} o ON o."_sys_id" = t."_sys_id"{where}
+     GROUP BY 1, 2) g
+ GROUP BY 1 ORDER BY max(g.last) DESC, 1 LIMIT %(take)s OFFSET %(skip)s
 ) b) p ON true"""
 
 
