@@ -9,18 +9,19 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from mdm_api import schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.moments import moment
 from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
 from mdm_api.services import Services
-from mdm_api.streaming import Outlet, Streamed
+from mdm_api.streaming import BrokenOff, Outlet, Streamed
 from mdm_gitops.access import Tier
-from mdm_gitops.data.asking import Asking
+from mdm_gitops.data.asking import Asking, StateMoved
 from mdm_gitops.data.export import Export, ExportFormat, ExportRequest, opened_export
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.rows import MAX_SKIP
-from mdm_gitops.errors import NotFound, WarehouseLocked
+from mdm_gitops.errors import MdmError, NotFound, WarehouseLocked
 from mdm_gitops.warehouse.connect import Connection
 
 MEDIA_TYPES: Final = {
@@ -63,6 +64,18 @@ async def _slot(services: Services) -> AsyncIterator[None]:
 
 
 async def _export(
+    call: Call, conn: Connection, asking: Asking, request: ExportRequest, outlet: Outlet
+) -> None:
+    """Send the export; once it began, no failure of it may make the caller start over."""
+    try:
+        await _send(call, conn, asking, request, outlet)
+    except (MdmError, StateMoved) as error:
+        if outlet.began:
+            raise BrokenOff("the export broke off") from error
+        raise
+
+
+async def _send(
     call: Call, conn: Connection, asking: Asking, request: ExportRequest, outlet: Outlet
 ) -> None:
     timeout_s = call.services.settings.Data.ExportTimeoutSeconds
@@ -181,6 +194,10 @@ operations = (
                 description="The file.",
                 media_type=MEDIA_TYPES[ExportFormat.CSV],
                 schema={"type": "string"},
+                others={
+                    MEDIA_TYPES[ExportFormat.JSON]: {"type": "array", "items": schemas.ref("Row")},
+                    MEDIA_TYPES[ExportFormat.XLSX]: {"type": "string", "format": "binary"},
+                },
                 headers={"Content-Disposition": "The name of the file, `<entity>.<format>`."},
             )
         },

@@ -177,7 +177,8 @@ def _responses(operation: Operation) -> dict[str, Any]:
 def _answer(answer: Answer) -> dict[str, Any]:
     document: dict[str, Any] = {"description": answer.description}
     if answer.schema is not None:
-        document["content"] = {answer.media_type: {"schema": answer.schema}}
+        content = {answer.media_type: answer.schema, **answer.others}
+        document["content"] = {name: {"schema": schema} for name, schema in content.items()}
     if answer.headers:
         document["headers"] = _headers(answer.headers)
     return document

@@ -105,6 +105,8 @@ class Answer:
     description: str
     schema: Any = None
     media_type: str = JSON
+    others: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    """Schemas of the same in other media types, which the caller may ask for."""
     headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 

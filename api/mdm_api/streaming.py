@@ -24,6 +24,7 @@ class Outlet:
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self.began = False
 
     async def send_all(self, chunks: AsyncIterator[bytes], headers: Mapping[str, str]) -> None:
         """Send *chunks* as the body. The first one is made before the answer begins; if it is the
@@ -52,6 +53,7 @@ class Outlet:
         await self._body(b"", more=False)
 
     async def _begin(self, headers: Mapping[str, str]) -> None:
+        self.began = True
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 

@@ -179,11 +179,12 @@ async def opened_export(
     """
     query = _query(asking, entity, request)
     try:
-        async with asyncio.timeout(timeout_s), conn.transaction():
+        async with asyncio.timeout(timeout_s):
             with translated():
-                await _begin(conn, asking, query, request, timeout_s)
-                extent = await _measured(conn, query, request)
-            yield Export(conn, query, request, extent)
+                async with conn.transaction():
+                    await _begin(conn, asking, query, request, timeout_s)
+                    extent = await _measured(conn, query, request)
+                    yield Export(conn, query, request, extent)
     except TimeoutError:
         raise MdmError(
             f"the export took longer than {timeout_s:g} s",

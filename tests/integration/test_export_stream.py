@@ -184,6 +184,19 @@ def test_a_lost_connection_to_the_warehouse_breaks_the_answer(
         assert lines == ROWS + 1, "without a disturbance the answer has an end"
 
 
+def test_a_connection_that_died_in_the_pool_is_no_reason_to_fail(
+    watch: psycopg.Connection[Any], serve: Serve
+) -> None:
+    with serve() as server:
+        assert server.client.get(PATH, params={"take": 1}).status_code == 200
+        killed = watch.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'mdm-gitops api'"
+        ).fetchone()
+        assert killed and killed[0] > 0
+        assert server.client.get(PATH, params={"take": 1}).status_code == 200
+
+
 def test_an_export_ends_after_its_time_and_says_so(
     watch: psycopg.Connection[Any],
     serve: Serve,
