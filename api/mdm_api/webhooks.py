@@ -134,14 +134,19 @@ async def import_webhooks(call: Call) -> Response:
 
 
 async def test_webhook(call: Call) -> Response:
+    from mdm_gitops.deliver.admin import no_such_webhook
+    from mdm_gitops.deliver.subscriptions import read_subscriptions
     from mdm_gitops.deliver.trial import try_once
 
     overview = await _one(call)
-    told = await call.services.with_connection(
-        lambda conn: try_once(
-            conn, schemas=call.services.schemas, rules=_rules(call), webhook_id=overview.webhook_id
-        )
+    found = await call.services.with_connection(
+        lambda conn: read_subscriptions(conn, schemas=call.services.schemas)
     )
+    subscription = found.get(overview.webhook_id)
+    if subscription is None:
+        raise no_such_webhook()
+    # Without a connection of the pool: the receiver may take its time.
+    told = await try_once(subscription, rules=_rules(call))
     return json_response(
         {
             "delivered": told.delivered,

@@ -79,7 +79,11 @@ SELECT %(webhook)s, %(event_id)s, e.record_id, 'waiting', 0, now()
    SET state = 'waiting', attempts = 0, next_attempt_at = now()
 RETURNING event_id
 """
+# What was given up behind the new place is met again, and stays in the table only if it fails again.
 _REPLAY_FROM: Final = """
+WITH met_again AS (
+    DELETE FROM {config}.webhook_delivery
+     WHERE webhook_id = %(webhook)s AND event_id > %(after)s AND state <> 'waiting')
 UPDATE {config}.webhook_cursor SET position = least(position, %(after)s)
  WHERE webhook_id = %(webhook)s RETURNING position
 """

@@ -6,12 +6,22 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import Any, Final
 
 from mdm_gitops.model.values import to_json_value
 
 MASK: Final = "***"
+
+
+class _Number(str):
+    """A number as it was written: its digits are never turned into a value, however many they are."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Number) and str.__eq__(self, other)
+
+    __hash__ = str.__hash__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +39,25 @@ class RowEvent:
     new: str | None
 
 
-def body_of(event: RowEvent, *, restricted: Collection[str]) -> bytes:
-    """Return the bytes that are sent and signed; values of *restricted* columns are masked."""
+def body_of(event: RowEvent, *, shown: Collection[str]) -> bytes:
+    """Return the bytes that are sent and signed; values of columns that are not *shown* are masked.
+
+    A change keeps the names that its columns had then. One that is not known any more is masked: it may
+    have been restricted.
+    """
     document = {
         "event": event.action,
         "entityName": event.entity_name,
         "recordId": event.record_id,
         "occurredUtc": to_json_value(event.occurred_at),
         "user": event.user,
-        "changes": changes_between(_columns(event.old), _columns(event.new), restricted=restricted),
+        "changes": changes_between(_columns(event.old), _columns(event.new), shown=shown),
     }
     return _text(document).encode()
 
 
 def changes_between(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, restricted: Collection[str] = ()
+    old: Mapping[str, Any], new: Mapping[str, Any], *, shown: Collection[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the columns that differ with both values; an absent row has null in all of them.
 
@@ -54,26 +68,28 @@ def changes_between(
         before, after = old.get(name), new.get(name)
         if before == after:
             continue
-        if name in restricted:
+        if name not in shown:
             before, after = (None if v is None else MASK for v in (before, after))
         changes[name] = {"old": before, "new": after}
     return changes
 
 
 def _columns(text: str | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(text, parse_float=Decimal) if text else {}
+    found: Mapping[str, Any] = (
+        json.loads(text, parse_float=_Number, parse_int=_Number) if text else {}
+    )
     return found
 
 
 def _text(value: Any) -> str:
-    """Return *value* as JSON in which decimal numbers keep all their digits."""
+    """Return *value* as JSON in which numbers keep all their digits."""
     match value:
         case dict():
             members = (f"{json.dumps(name)}:{_text(inner)}" for name, inner in value.items())
             return "{" + ",".join(members) + "}"
         case list():
             return "[" + ",".join(_text(inner) for inner in value) + "]"
-        case Decimal():
-            return format(value, "f")
+        case _Number():
+            return str(value)
         case _:
             return json.dumps(value, ensure_ascii=False)

@@ -1,5 +1,5 @@
-"""What is to be delivered to one subscription, in PostgreSQL: the feed behind its cursor, and the table
-of what waits or was given up.
+"""What is to be delivered to one subscription, in PostgreSQL: its cursor in the feed, and the table of
+what waits or was given up. The changes themselves are read by ``pages``.
 
 All writes go through the connection that holds the subscription's lock: who has lost the lock cannot
 write any more. A page is finished in one transaction: the cursor moves over it, and what of it was not
@@ -11,17 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection
 
 from mdm_gitops.data.failures import translated
-from mdm_gitops.deliver.payload import RowEvent
 from mdm_gitops.warehouse.names import Schemas
-
-PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,38 +31,19 @@ class Undelivered:
     wait_s: float = 0.0
     last_status: int = 0
     last_error: str = ""
+    was_tried: bool = True  # this time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """The oldest waiting change of a record, whose time has come."""
+    """The oldest waiting change of a record; *is_due* if its time has come."""
 
     event_id: int
     record_id: UUID
     attempts: int
+    is_due: bool
 
 
-_EVENT: Final = """c.first_id + e.ordinal, c.occurred_at, e.entity_id, coalesce(n.name, ''),
-       e.record_id::text, e.action, coalesce(e.actor, c.actor), e.old::text, e.new::text"""
-_FROM: Final = """{config}.event e ON e.change_set = c.key
-  LEFT JOIN {config}.entity_name n ON n.entity_id = e.entity_id"""
-_PAGE: Final = """
-SELECT {event}
-  FROM (SELECT s.* FROM {config}.change_set s
-         WHERE s.first_id >= coalesce((SELECT max(p.first_id) FROM {config}.change_set p
-                                        WHERE p.first_id <= %(after)s + 1), 0)
-         ORDER BY s.first_id LIMIT {page} + 1) c
-  JOIN {joined}
- WHERE c.first_id + e.ordinal > %(after)s AND c.first_id + e.ordinal <= %(after)s + {page}
- ORDER BY 1
-"""
-_ONE: Final = """
-SELECT {event}
-  FROM (SELECT s.* FROM {config}.change_set s WHERE s.first_id <= %(event_id)s
-         ORDER BY s.first_id DESC LIMIT 1) c
-  JOIN {joined}
- WHERE e.ordinal = %(event_id)s - c.first_id
-"""
 _WAITING: Final = """
 SELECT DISTINCT record_id FROM {config}.webhook_delivery
  WHERE webhook_id = %(webhook)s AND state = 'waiting' AND record_id = ANY (%(records)s)
@@ -87,20 +64,22 @@ SELECT %(webhook)s, u.event_id, u.record_id, u.state, u.attempts,
   FROM unnest(%(events)s::bigint[], %(records)s::uuid[], %(states)s::text[], %(attempts)s::int[],
               %(waits)s::float8[], %(statuses)s::int[], %(errors)s::text[])
        AS u(event_id, record_id, state, attempts, wait_s, last_status, last_error)
+ WHERE EXISTS (SELECT FROM {config}.webhook WHERE webhook_id = %(webhook)s FOR KEY SHARE)
     ON CONFLICT (webhook_id, event_id) DO UPDATE
    SET state = excluded.state, attempts = excluded.attempts,
        next_attempt_at = excluded.next_attempt_at, last_attempt_at = excluded.last_attempt_at,
        last_status = excluded.last_status, last_error = excluded.last_error
 """
 # Of each record the oldest; the others wait behind it.
-_DUE: Final = """
-SELECT event_id, record_id, attempts FROM (
+_HEADS: Final = """
+SELECT event_id, record_id, attempts, next_attempt_at <= now() AS is_due FROM (
   SELECT DISTINCT ON (record_id) event_id, record_id, attempts, next_attempt_at
     FROM {config}.webhook_delivery
    WHERE webhook_id = %(webhook)s AND state = 'waiting'
    ORDER BY record_id, event_id) heads
- WHERE next_attempt_at <= now() ORDER BY event_id LIMIT %(take)s
 """
+_DUE: Final = f"{_HEADS} WHERE next_attempt_at <= now() ORDER BY event_id LIMIT %(take)s"
+_OLDEST: Final = f"{_HEADS} ORDER BY is_due DESC, event_id LIMIT 1"
 _NEXT_DUE: Final = """
 SELECT extract(epoch FROM min(next_attempt_at) - now())::float8 FROM {config}.webhook_delivery
  WHERE webhook_id = %(webhook)s AND state = 'waiting'
@@ -146,15 +125,6 @@ class Queue:
         self._config = f'"{schemas.config}"'
         self._webhook_id = webhook_id
 
-    async def page(self, after: int) -> Sequence[RowEvent]:
-        """Return the changes after the id *after*, at most ``PAGE`` ids of them."""
-        return [RowEvent(**_members(row)) for row in await self._rows(_PAGE, after=after)]
-
-    async def event(self, event_id: int) -> RowEvent | None:
-        """Return one change, None if retention has removed it."""
-        rows = await self._rows(_ONE, event_id=event_id)
-        return RowEvent(**_members(rows[0])) if rows else None
-
     async def waiting_among(self, records: Collection[UUID]) -> frozenset[UUID]:
         rows = await self._rows(_WAITING, records=list(records))
         return frozenset(row[0] for row in rows)
@@ -164,6 +134,9 @@ class Queue:
 
         Returns where the cursor stands then.
         """
+        if not kept:
+            rows = await self._rows(_MOVE, before=before, position=position)
+            return int(rows[0][0]) if rows else position
         with translated():
             async with self._turn, self._conn.transaction():
                 await self._keep(kept)
@@ -176,8 +149,12 @@ class Queue:
                 await self._keep(kept)
 
     async def due(self, take: int) -> Sequence[Due]:
-        rows = await self._rows(_DUE, take=take)
-        return [Due(event_id=row[0], record_id=row[1], attempts=row[2]) for row in rows]
+        return [_due(row) for row in await self._rows(_DUE, take=take)]
+
+    async def oldest(self) -> Due | None:
+        """Return what to try if anything: of what waits, one whose time has come, or the oldest."""
+        rows = await self._rows(_OLDEST)
+        return _due(rows[0]) if rows else None
 
     async def next_due_s(self) -> float | None:
         """Return in how many seconds the next attempt is due, None if nothing waits."""
@@ -193,8 +170,8 @@ class Queue:
 
     async def note_failing(self) -> float:
         """Return for how many seconds nothing but failures has been seen."""
-        [[seconds]] = await self._rows(_FAILING)
-        return float(seconds)
+        rows = await self._rows(_FAILING)
+        return float(rows[0][0]) if rows else 0.0  # none if the subscription was removed
 
     async def note_working(self) -> None:
         await self._rows(_WORKING)
@@ -222,28 +199,12 @@ class Queue:
                 return await self._run(query, **values)
 
     async def _run(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
-        text = query.format(
-            config=self._config,
-            event=_EVENT,
-            joined=_FROM.format(config=self._config),
-            page=PAGE,
-        )
         given = {**values, "webhook": self._webhook_id}
+        text = query.format(config=self._config)
         cursor = await self._conn.execute(text.encode(), given, prepare=True)
         return await cursor.fetchall() if cursor.description else []
 
 
-def _members(row: tuple[Any, ...]) -> dict[str, Any]:
-    event_id, occurred_at, entity_id, name, record_id, action, user, old, new = row
-    occurred: datetime = occurred_at
-    return {
-        "event_id": event_id,
-        "occurred_at": occurred,
-        "entity_id": entity_id,
-        "entity_name": name,
-        "record_id": record_id,
-        "action": action,
-        "user": user,
-        "old": old,
-        "new": new,
-    }
+def _due(row: tuple[Any, ...]) -> Due:
+    event_id, record_id, attempts, is_due = row
+    return Due(event_id=event_id, record_id=record_id, attempts=attempts, is_due=is_due)

@@ -23,6 +23,9 @@ DELAYS_S: Final = (
 JITTER: Final = 0.2
 # With nothing but failures for so long the subscription is switched off.
 GIVE_UP_AFTER_S: Final = 120 * _HOUR
+# A receiver that is down is asked again after this, then twice as long each time, up to the longest.
+_FIRST_QUIET_S: Final = 1.0
+MAX_QUIET_S: Final = 60.0
 
 
 def delay_before_attempt_s(
@@ -37,4 +40,10 @@ def delay_before_attempt_s(
     base: float = DELAYS_S[attempt - 1]
     if retry_after_s is not None and base:
         base = min(max(base, retry_after_s), 2 * base)
+    return base * chance.uniform(1 - JITTER, 1 + JITTER)
+
+
+def probe_delay_s(probes: int, *, chance: random.Random) -> float:
+    """Return for how long a receiver is left alone that is down, and was asked *probes* times since."""
+    base = min(_FIRST_QUIET_S * 2.0 ** min(probes, 10), MAX_QUIET_S)
     return base * chance.uniform(1 - JITTER, 1 + JITTER)

@@ -2,7 +2,8 @@
 
 The address is judged when the socket is made (``targets``), after all spellings and names have become
 one. Redirects are not followed, proxies of the environment are not used, cookies are not kept and
-nothing of the answer is decompressed.
+nothing of the answer is decompressed. Names are looked up in threads of their own: a name server that
+hangs takes none from the rest of the process.
 """
 
 from __future__ import annotations
@@ -11,19 +12,26 @@ import asyncio
 import socket
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, Final, Self
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
 
-from mdm_gitops.deliver.targets import TargetRules
+from mdm_gitops.deliver.targets import TargetRules, host_of
 
 TIMEOUT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 65_536
+_REST_OF_ANSWER_S: Final = 1.0
+_LOOKUPS: Final = 32  # of names, at a time
 _THROTTLED: Final = frozenset({429, 502, 504})
 _LONGER_WAIT_S: Final = 60.0
+_REDIRECTED: Final = "redirects are not followed"
 _USER_AGENT: Final = "mdm-gitops-webhooks/1"
 
 
@@ -52,7 +60,7 @@ class _Blocked(OSError):
 
 
 class Sender:
-    """``async with Sender(rules) as sender``. One per process; connections are kept per receiver."""
+    """``async with Sender(rules) as sender``. One per subscription, so that none waits for another."""
 
     def __init__(self, rules: TargetRules, *, timeout_s: float = TIMEOUT_S) -> None:
         self.rules = rules
@@ -66,16 +74,10 @@ class Sender:
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
         self._sessions.clear()
 
-    async def forget(self, url: str) -> None:
-        """Close the connections to *url*: its subscription is gone or has moved."""
-        session = self._sessions.pop(url, None)
-        if session is not None:
-            await session.close()
-
     async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> Attempt:
         """Post *body* once. Never raises."""
         started = time.monotonic()
-        refused = self.rules.why_refused(url)
+        refused = self.rules.why_refused(url) or _why_ambiguous(url)
         if refused:
             return Attempt(status=0, seconds=0.0, error=refused, blocked=True)
         try:
@@ -86,7 +88,7 @@ class Sender:
             return Attempt(
                 status=0, seconds=_since(started), error=error, retry_after_s=_LONGER_WAIT_S
             )
-        except (aiohttp.ClientError, OSError, ValueError, UnicodeError) as failure:
+        except Exception as failure:  # noqa: BLE001 - a receiver can bring about anything
             blocked = _blocked_in(failure)
             if blocked is not None:
                 return Attempt(status=0, seconds=_since(started), error=str(blocked), blocked=True)
@@ -99,14 +101,11 @@ class Sender:
         async with self._session(url).post(
             url, data=body, headers=sent, allow_redirects=False
         ) as answer:
-            # Read, so that the connection can be used again; whoever sends more is cut off.
-            with suppress(aiohttp.ClientError):
-                await answer.content.read(MAX_ANSWER_BYTES)
-            if not answer.content.at_eof():
-                answer.close()
+            await _read_rest(answer)
             return Attempt(
                 status=answer.status,
                 seconds=_since(started),
+                error=_REDIRECTED if 300 <= answer.status < 400 else "",
                 retry_after_s=_retry_after(answer.status, answer.headers.get("Retry-After", "")),
             )
 
@@ -125,7 +124,12 @@ class Sender:
             return socket.socket(family, kind, protocol)
 
         connector = aiohttp.TCPConnector(
-            limit=64, use_dns_cache=False, socket_factory=make_socket, keepalive_timeout=30
+            limit=64,
+            # Short, and judged like any other answer: so that many connections need one lookup.
+            ttl_dns_cache=5,
+            resolver=_Resolver(),
+            socket_factory=make_socket,
+            keepalive_timeout=30,
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -136,6 +140,72 @@ class Sender:
             max_line_size=8_190,
             max_field_size=8_190,
         )
+
+
+class _Resolver(AbstractResolver):
+    """Asks the system, in threads that nothing else uses."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(_lookups(), look_up, host, port, family)
+        return [
+            ResolveResult(
+                hostname=host,
+                host=socket.getnameinfo(place, _NUMERIC)[0] if len(place) > 3 else str(place[0]),
+                port=port,
+                family=family,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for family, _, protocol, _, place in found
+        ]
+
+    async def close(self) -> None:
+        return
+
+
+_NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+
+
+def look_up(host: str, port: int, family: int) -> list[Any]:
+    return socket.getaddrinfo(
+        host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+    )
+
+
+@cache
+def _lookups() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="webhook-names")
+
+
+def _why_ambiguous(url: str) -> str:
+    """Refuse what the client would understand otherwise than the rules did."""
+    try:
+        meant = URL(url)
+    except ValueError:
+        return "is not a URL"
+    is_same = host_of(url) in (_plain(meant.host), _plain(meant.raw_host))
+    return "" if is_same else "has a host that can be read in two ways"
+
+
+def _plain(host: str | None) -> str:
+    return (host or "").lower().rstrip(".")
+
+
+async def _read_rest(answer: aiohttp.ClientResponse) -> None:
+    """Read the body, so that the connection can be used again; whoever sends more is cut off.
+
+    The status has come: nothing that happens now changes what it says.
+    """
+    left = MAX_ANSWER_BYTES
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_REST_OF_ANSWER_S):
+            while left > 0 and (part := await answer.content.read(left)):
+                left -= len(part)
+    if not answer.content.at_eof():
+        answer.close()
 
 
 def _blocked_in(failure: BaseException | None) -> _Blocked | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -81,7 +82,7 @@ def _named_secret(reference: str) -> str:
 
 
 _ALL: Final = """
-SELECT w.webhook_id, w.definition, c.position, c.failing_since, c.disabled_reason,
+SELECT w.webhook_id, w.definition::text, c.position, c.failing_since, c.disabled_reason,
        coalesce((SELECT array_agg(s.secret ORDER BY s.created_at DESC) FROM {config}.webhook_secret s
                   WHERE s.webhook_id = w.webhook_id
                     AND (s.expires_at IS NULL OR s.expires_at > now())), '{{}}'),
@@ -93,6 +94,12 @@ SELECT w.webhook_id, w.definition, c.position, c.failing_since, c.disabled_reaso
 """
 
 
+@lru_cache(maxsize=4_096)
+def _webhook(text: str) -> Webhook:
+    """They are read each second and seldom change."""
+    return Webhook.model_validate(json.loads(text))
+
+
 async def read_subscriptions(
     conn: AsyncConnection[Any], *, schemas: Schemas
 ) -> Mapping[UUID, Subscription]:
@@ -102,7 +109,7 @@ async def read_subscriptions(
     return {
         row[0]: Subscription(
             webhook_id=row[0],
-            webhook=Webhook.model_validate(row[1]),
+            webhook=_webhook(row[1]),
             position=row[2],
             failing_since=row[3],
             disabled_reason=row[4],

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -66,6 +67,11 @@ class TargetRules:
         return "leads to an address that is not public" if is_inside(address) else ""
 
     def _is_approved(self, host: str, port: int | None) -> bool:
+        if ":" in host:  # IPv6, with or without its brackets
+            return (
+                host in self.allowed
+                or {f"[{host}]", f"[{host}]:{port}"} & set(self.allowed) != set()
+            )
         return host in self.allowed or f"{host}:{port}" in self.allowed
 
 
@@ -84,6 +90,12 @@ def shown_url(url: str) -> str:
     port = f":{parts.port}" if _valid_port(parts) and parts.port else ""
     host = parts.hostname or ""
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}{parts.path}"[:200]
+
+
+def host_of(url: str) -> str:
+    """Return the host of *url* as the rules judge it, "" if it is no URL."""
+    parts = _split(url)
+    return _host(parts) if parts is not None else ""
 
 
 def _split(url: str) -> SplitResult | None:
@@ -113,8 +125,6 @@ def _port(parts: SplitResult) -> int | None:
 
 
 def _is_address(host: str) -> bool:
-    from ipaddress import ip_address
-
     try:
         ip_address(host.partition("%")[0])
     except ValueError:

@@ -66,5 +66,10 @@ END
 $$;
 CREATE TRIGGER set_webhook_cursor AFTER INSERT OR UPDATE OF definition ON {config}.webhook
     FOR EACH ROW EXECUTE FUNCTION {config}.set_webhook_cursor();
+
+-- Who delivers knows by the revision that a subscription wants other changes now.
+CREATE TRIGGER move_revision AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF definition
+    ON {config}.webhook FOR EACH STATEMENT EXECUTE FUNCTION {config}.move_revision();
+
 INSERT INTO {config}.webhook_cursor (webhook_id, position)
 SELECT webhook_id, {config}.feed_position_now() FROM {config}.webhook;
