@@ -43,7 +43,7 @@ class KeyCache:
         Raises:
             ProviderUnavailable: no keys are known, or only such as are too old to be relied on.
         """
-        ring = await self.current()
+        ring = await self._current()
         key = ring.find(algorithm, key_id)
         if key is None and (self._flight is not None or self._since_asked() >= REFRESH_EVERY_S):
             ring = await self._asked_again(ring)
@@ -55,12 +55,8 @@ class KeyCache:
         if self._flight is not None:
             self._flight.cancel()
 
-    async def current(self) -> KeyRing:
-        """Return the keys known now, and see to it that they do not grow old.
-
-        Raises:
-            ProviderUnavailable: as ``find``.
-        """
+    async def _current(self) -> KeyRing:
+        """Return the keys known now, and see to it that they do not grow old."""
         ring, age = self._ring, self._clock() - self._loaded_at
         if ring is None or age > LONGEST_USE_S:
             return await self._first()

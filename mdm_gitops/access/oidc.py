@@ -90,24 +90,25 @@ class Provider:
         if not self._rules.audience:
             raise TokenRefused("bearer tokens are not accepted here")
         known = self._tokens.find(text, now=now) if len(text) <= MAX_LENGTH else None
-        if known is not None and known.ring is await self._keys.current():
+        if known is not None and known.proven_by is await self._key_of(known.token):
             return known.identity
         token = parse(text)
         claims, key = await self._proven(token)
         check_access_token(token, claims, self._rules, now=now)
         identity = bearer_of(claims, self._names)
-        ring = await self._keys.current()
-        if ring.find(token.algorithm, token.key_id) is key:
-            self._tokens.keep(text, identity, claims, ring=ring)
+        self._tokens.keep(text, token, claims, identity, proven_by=key)
         return identity
 
     async def _proven(self, token: Token) -> tuple[Claims, VerifyingKey]:
         if token.algorithm not in self._algorithms:
             raise TokenRefused("the token has a signature of a kind that is not accepted")
-        key = await self._keys.find(token.algorithm, token.key_id)
+        key = await self._key_of(token)
         if key is None:
             raise TokenRefused("the token is signed with a key that the provider does not have")
         return token.claims_by(key), key
+
+    async def _key_of(self, token: Token) -> VerifyingKey | None:
+        return await self._keys.find(token.algorithm, token.key_id)
 
     # --- signing in with a browser ------------------------------------------------------------------
 

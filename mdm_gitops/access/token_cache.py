@@ -1,28 +1,30 @@
 """Tokens that were proven a moment ago need no second proof: the text is the same, only time goes on.
 
-An entry counts while the clock is within the token's own times and the provider's keys are those that
-proved it; with new keys each token is proven again. Only accepted tokens are kept, by their SHA-256.
+An entry counts while the clock is within the token's own times and the key that proved it is still the
+provider's; keys that were asked for anew prove each token anew. Only accepted tokens are kept, by
+their SHA-256.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from mdm_gitops.access.identity import Identity
-from mdm_gitops.access.tokens import LEEWAY_S, Claims
+from mdm_gitops.access.tokens import LEEWAY_S, Claims, Token
 
 if TYPE_CHECKING:
-    from mdm_gitops.access.jwks import KeyRing
+    from mdm_gitops.access.jwks import VerifyingKey
 
 MAX_TOKENS: Final = 1_024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proven:
     identity: Identity
-    ring: KeyRing
+    token: Token  # without what it says and its signature
+    proven_by: VerifyingKey
     since: float
     until: float
 
@@ -34,17 +36,29 @@ class TokenCache:
         self._proven: dict[bytes, Proven] = {}
 
     def find(self, text: str, *, now: float) -> Proven | None:
-        """Return what was proven of *text*; it counts while its ring is still the provider's."""
+        """Return what was proven of *text*, if the clock is within its times."""
         found = self._proven.get(_digest(text))
         return found if found is not None and found.since <= now < found.until else None
 
-    def keep(self, text: str, identity: Identity, claims: Claims, *, ring: KeyRing) -> None:
+    def keep(
+        self,
+        text: str,
+        token: Token,
+        claims: Claims,
+        identity: Identity,
+        *,
+        proven_by: VerifyingKey,
+    ) -> None:
         """Remember whose *text* is; its *claims* have been checked."""
         while len(self._proven) >= MAX_TOKENS:
             del self._proven[next(iter(self._proven))]
-        since = max(claims["iat"], claims.get("nbf", claims["iat"])) - LEEWAY_S
-        until = claims["exp"] + LEEWAY_S
-        self._proven[_digest(text)] = Proven(identity, ring, since, until)
+        self._proven[_digest(text)] = Proven(
+            identity=identity,
+            token=replace(token, signed=b"", payload=b"", signature=b""),
+            proven_by=proven_by,
+            since=max(claims["iat"], claims.get("nbf", claims["iat"])) - LEEWAY_S,
+            until=claims["exp"] + LEEWAY_S,
+        )
 
 
 def _digest(text: str) -> bytes:

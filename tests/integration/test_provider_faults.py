@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
+from mdm_gitops.access.attempt import begin, new_secret
 from mdm_gitops.access.fetch import MAX_BYTES, Fetcher
 from mdm_gitops.access.metadata import read_metadata
 from mdm_gitops.access.oidc import Provider
-from mdm_gitops.errors import ProviderUnavailable
+from mdm_gitops.access.tokens import TokenRefused
+from mdm_gitops.errors import ProviderUnavailable, SignInFailed
 from mdm_gitops.settings import AuthSettings
 
 pytestmark = pytest.mark.anyio
@@ -280,8 +283,6 @@ async def test_key_sets_that_are_none(answer: Answer) -> None:
 
 
 async def test_garbage_asks_the_provider_nothing() -> None:
-    from mdm_gitops.access.tokens import TokenRefused
-
     with serving() as server:
         provider = provider_at(server, [0.0])
         for text in ("garbage", "a.b.c", "x" * 10_000, "eyJhbGciOiJub25lIn0.e30.eA"):
@@ -289,6 +290,49 @@ async def test_garbage_asks_the_provider_nothing() -> None:
                 await provider.bearer(text, now=0)
         assert server.asked == []
         await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("methods", "secret", "header", "in_form"),
+    [
+        (None, "s+cret: ä", "Basic bWRtJTIwd2ViOnMlMkJjcmV0JTNBJTIwJUMzJUE0", {}),
+        (["client_secret_basic"], "s", "Basic bWRtJTIwd2ViOnM=", {}),
+        (["client_secret_post"], "s", None, {"client_id": "mdm web", "client_secret": "s"}),
+        (None, None, None, {"client_id": "mdm web"}),
+    ],
+)
+async def test_how_the_client_shows_who_it_is(
+    methods: Any, secret: str | None, header: str | None, in_form: dict[str, str]
+) -> None:
+    told: dict[str, Any] = {}
+
+    def keep(handler: Handler) -> None:
+        told["header"] = handler.headers.get("Authorization")
+        body = handler.rfile.read(int(handler.headers["Content-Length"])).decode()
+        told["form"] = {name: values[0] for name, values in parse_qs(body).items()}
+        handler.say(400, b"{}")
+
+    attempt = begin(new_secret(), return_to="/", now=0)
+    with serving(token=keep) as server:
+        settings = AuthSettings(
+            Issuer=server.url,
+            ClientId="mdm web",
+            ClientSecret=secret,  # type: ignore[arg-type]
+        )
+        more = {"token_endpoint_auth_methods_supported": methods} if methods else {}
+        server.answers[WELL_KNOWN] = document(described(server.url, **more))
+        provider = Provider(settings)
+        with pytest.raises(SignInFailed):
+            await provider.signed_in("c", attempt, redirect_uri="https://x/cb", now=0)
+        await provider.aclose()
+    assert told["header"] == header
+    assert told["form"] == {
+        "grant_type": "authorization_code",
+        "code": "c",
+        "redirect_uri": "https://x/cb",
+        "code_verifier": attempt.verifier,
+        **in_form,
+    }
 
 
 @pytest.mark.parametrize(
@@ -305,9 +349,6 @@ async def test_garbage_asks_the_provider_nothing() -> None:
     ],
 )
 async def test_answers_to_a_code_that_are_none(answer: Answer, words: str) -> None:
-    from mdm_gitops.access.attempt import begin, new_secret
-    from mdm_gitops.errors import SignInFailed
-
     attempt = begin(new_secret(), return_to="/", now=0)
     with serving(token=answer) as server:
         provider = provider_at(server, [0.0])

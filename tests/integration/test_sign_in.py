@@ -206,6 +206,30 @@ async def test_claims_that_only_the_userinfo_endpoint_tells(
         assert "somebody else" in answer.json()["detail"]
 
 
+async def test_claims_that_cannot_be_asked_for_are_not_there(
+    provider: Provider, browser: Browser
+) -> None:
+    provider.tell_in_id_tokens(only_in_userinfo=["groups"], userinfo_is_closed=True)
+    assert (await browser.sign_in("anna")).status_code == 303
+    assert (await browser.http.get("/api/v1/me")).json()["groups"] == []
+
+
+async def test_what_else_a_cookie_holds_ends_no_session(browser: Browser) -> None:
+    garbage = {"Cookie": f"{COOKIE}=short", "Origin": SITE}
+    ended = await browser.http.post("/logout", headers=garbage)
+    assert ended.json() == {"signedOut": False, "providerSignOutUrl": None}
+
+
+async def test_a_store_without_sessions_is_an_outage(
+    browser: Browser, conn: AsyncConnection[Any]
+) -> None:
+    await browser.sign_in("anna")
+    await conn.execute("DROP TABLE mdm.session")
+    answer = await browser.http.get("/api/v1/me")
+    assert problem(answer) == (503, "WAREHOUSE_UNAVAILABLE")
+    assert "session" not in answer.json()["detail"]
+
+
 # --- the ways it may go wrong -----------------------------------------------------------------------
 
 

@@ -125,6 +125,7 @@ class Memory:
     asked: Counter[str] = field(default_factory=Counter)
     id_token_claims: dict[str, Any] = field(default_factory=dict)  # these instead of the right ones
     only_in_userinfo: frozenset[str] = frozenset()
+    userinfo_is_closed: bool = False
 
     @property
     def signing(self) -> RSAKey:
@@ -279,7 +280,7 @@ def _serve_protocol(app: Flask, server: AuthorizationServer, memory: Memory) -> 
     def userinfo() -> Any:
         text = request.headers.get("Authorization", "").removeprefix("Bearer ")
         user = memory.tokens.get(text)
-        if user is None:
+        if user is None or memory.userinfo_is_closed:
             return jsonify(error="invalid_token"), 401
         return jsonify(UserInfo(sub=user.sub, **user.claims))
 
@@ -305,6 +306,7 @@ def _serve_tests(app: Flask, memory: Memory) -> None:
     def put_id_token() -> Any:
         given = request.get_json()
         memory.only_in_userinfo = frozenset(given.pop("only_in_userinfo", ()))
+        memory.userinfo_is_closed = given.pop("userinfo_is_closed", False)
         memory.id_token_claims = given
         return "", 204
 

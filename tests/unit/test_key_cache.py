@@ -116,6 +116,16 @@ async def test_known_keys_hold_for_a_day_while_the_provider_is_away() -> None:
     assert await knows(cache, "a")
 
 
+async def test_an_unknown_key_is_unknown_while_the_provider_is_away() -> None:
+    published = Published()
+    cache = published.cache()
+    assert await knows(cache, "a")
+    published.is_away = True
+    assert not await knows(cache, "b")
+    assert await knows(cache, "a")
+    assert published.asked == 2
+
+
 async def test_a_provider_that_never_answered_is_tried_every_few_seconds() -> None:
     published = Published(is_away=True)
     cache = published.cache()
