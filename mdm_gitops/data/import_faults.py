@@ -34,6 +34,10 @@ def failure_statements(sql: ImportSql) -> Iterator[str]:
     yield from (_taken(sql, unique) for unique in sql.target.unique_sets)
     if sql.own_references:
         yield _astray(sql)
+    if sql.upserts:
+        yield _behind_rejected(sql, sql.key, (What.AGAIN, What.TAKEN))
+    for unique in sql.target.unique_sets:
+        yield _behind_rejected(sql, unique, (What.TAKEN,))
 
 
 def left_untold() -> str:
@@ -187,6 +191,21 @@ SELECT DISTINCT n."_pos", {column},
               WHERE x."_status" IN {GOOD} GROUP BY {columns}) d ON {earlier}
   LEFT JOIN {sql.target.main_sql} u ON {other}{claim}
  WHERE n."_status" = '{What.TAKEN}' AND (d.first < n."_pos" OR u."_sys_id" IS NOT NULL{by_claim})"""
+
+
+def _behind_rejected(sql: ImportSql, unique: tuple[str, ...], statuses: Sequence[What]) -> str:
+    """Tell rows against which nothing stands but an earlier row of the file that is rejected, too."""
+    column, value = _first(sql, unique)
+    columns = ", ".join(f'x."{name}"' for name in unique)
+    same = " AND ".join(f'd."{name}" = n."{name}"' for name in unique)
+    judged = ", ".join(f"'{status}'" for status in statuses)
+    return f"""{_INSERT}
+SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, unique)} || ' stands in row ' || d.first || ' already',
+       {value}
+  FROM pg_temp."next" n JOIN (SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
+   WHERE x."_status" <> '{What.INVALID}' GROUP BY {columns}) d ON {same} AND d.first < n."_pos"
+ WHERE n."_status" IN ({judged})
+   AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos")"""
 
 
 def _astray(sql: ImportSql) -> str:

@@ -71,9 +71,12 @@ class ImportRun:
         await self._do(sql.fill_next())
         if analyze:
             await self._conn.execute('ANALYZE pg_temp."next"')
+        # A row that cannot be written anyway must not stand in the way of a later one.
+        for statement in sql.mark_held():
+            await self._do(statement)
         if sql.upserts:
             await self._do(sql.mark_repeated())
-        for statement in sql.mark_taken():
+        for statement in sql.mark_earlier():
             await self._do(statement)
         for statement in sql.follow_own_references():
             await self._do(statement)

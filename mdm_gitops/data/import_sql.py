@@ -371,20 +371,23 @@ class ImportSql(ProposalBuilder):
    WHERE x."_status" IN {GOOD} AND NOT x."_is_new" GROUP BY x."_id" HAVING count(*) > 1) d
  WHERE n."_id" = d."_id" AND n."_pos" <> d.first AND n."_status" IN {GOOD}"""
 
-    def mark_taken(self) -> Iterator[str]:
-        """Yield the statements that mark rows whose unique values belong to an earlier row, or to
-        another one in the tables. New rows are left to the index unless it is to be known before."""
+    def mark_held(self) -> Iterator[str]:
+        """Yield the statements that mark rows whose unique values belong to another row in the tables.
+        New rows are left to the index unless it is to be known before."""
+        return (self._mark_held(unique, judged) for unique, judged in self._judged_sets())
+
+    def mark_earlier(self) -> Iterator[str]:
+        """Yield the statements that mark rows whose unique values belong to an earlier row."""
+        return (self._mark_earlier(unique, judged) for unique, judged in self._judged_sets())
+
+    def _judged_sets(self) -> Iterator[tuple[tuple[str, ...], str]]:
         for unique in self.target.unique_sets:
             if self.looks_ahead:
-                judged = WRITTEN
+                yield unique, WRITTEN
             elif (
                 self.upserts and set(unique) & set(self.staged) and not set(unique) <= set(self.key)
             ):
-                judged = f"('{What.UPDATE}')"
-            else:
-                continue
-            yield self._mark_earlier(unique, judged)
-            yield self._mark_held(unique, judged)
+                yield unique, f"('{What.UPDATE}')"
 
     def _mark_earlier(self, unique: tuple[str, ...], judged: str) -> str:
         columns = ", ".join(f'x."{name}"' for name in unique)
