@@ -10,12 +10,15 @@ each run; a soak draws new ones.
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import os
 import secrets
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from random import Random
 from typing import Any, ClassVar
 
@@ -107,8 +110,31 @@ class Lab:
             headers["Content-Type"] = "application/json"
         request = self._client.request(method, f"/api/v1/entities/{path}", headers=headers, **more)
         response = self._runner.run(request)
-        assert response.status_code < 500, (method, path, response.text)
+        if method != "GET":
+            asked = f"{method} {response.request.url.raw_path.decode()} {more.get('content')!r}"
+            note(f"{asked} -> {response.status_code} {response.text}")
+        assert response.status_code < 500, f"{method} {path}: {response.text}"
         return response
+
+    def upload(
+        self,
+        who: str,
+        name: str,
+        rows: list[Values],
+        params: dict[str, str],
+        *,
+        is_csv: bool,
+        headers: dict[str, str],
+    ) -> httpx2.Response:
+        path = f"{name}/data/{'bulk-csv' if is_csv else 'bulk'}"
+        if not is_csv:
+            return self.send(who, "POST", path, rows, params=params, headers=headers)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        headers = {**headers, "Content-Type": "text/csv"}
+        return self.send(who, "POST", path, content=text.getvalue(), params=params, headers=headers)
 
     def now(self) -> str:
         query = "SELECT replace((clock_timestamp() AT TIME ZONE 'UTC')::text, ' ', 'T') || 'Z'"
@@ -302,7 +328,6 @@ class RowMachine(RuleBasedStateMachine):
                 return self.oracle.approve(name, row_id, actor=f"apikey:{who}")
             return self.oracle.reject(name, row_id, actor=f"apikey:{who}", comment=None)
 
-        self.said(response)
         try:
             failed = self.oracle.decide_batch(name, row_ids, one)
         except Refused as refusal:
@@ -315,6 +340,68 @@ class RowMachine(RuleBasedStateMachine):
         self.compare_row(name, first)
         self.next_step()
 
+    @rule(seed=SEEDS)
+    def bulk(self, seed: int) -> None:
+        chance = self.chance(seed)
+        name, who = chance.choice(ENTITIES), chance.choice(WRITERS)
+        mode, key = chance.choice(("insert", "upsert")), "code"
+        if mode == "upsert" and name == "site" and chance.random() < 0.2:
+            key = "email"
+        entity, is_csv = self.lab.by_name[name], chance.random() < 0.5
+        rows = [rowlab.values(entity, chance, create=True) for _ in range(chance.randint(1, 6))]
+        if is_csv:
+            rows = _as_csv(entity, rows)
+        if mode == "upsert":
+            rows = rowlab.conflict_free(self.oracle, entity, rows, key)
+        if rows:
+            self._import(chance, who, name, rows, mode=mode, key=key, is_csv=is_csv)
+
+    def _import(
+        self,
+        chance: Random,
+        who: str,
+        name: str,
+        rows: list[Values],
+        *,
+        mode: str,
+        key: str,
+        is_csv: bool,
+    ) -> None:
+        params = {"mode": mode, **({"keyColumns": key} if key != "code" else {})}
+        if chance.random() < 0.3:
+            params["batchName"] = "monday"
+        if chance.random() < 0.15:
+            params["dryRun"] = "true"
+        again = {"Idempotency-Key": str(uuid.uuid4())}  # the database outlives the run
+        response = self.lab.upload(who, name, rows, params, is_csv=is_csv, headers=again)
+        assert response.status_code == 200, response.text
+        answer = parsed(response.content)
+        is_named = self.lab.by_name[name].approval or "batchName" in params
+        assert bool(answer["batchName"]) == is_named
+        oracle = deepcopy(self.oracle) if "dryRun" in params else self.oracle
+        new = {e.new["code"]: e.row for e in self.lab.events_after(self.seq) if e.new}
+        imported = oracle.bulk(
+            name,
+            rows,
+            mode=mode,
+            key=(key,),
+            actor=f"apikey:{who}",
+            batch=answer["batchName"],
+            new_id=lambda given: new.get(given["code"], str(uuid.uuid4())),
+            told={error["row"] for error in answer["errors"]},
+        )
+        self.seen[f"import {mode} {'csv' if is_csv else 'json'}"] += 1
+        self.seen.update(f"row: {error['code']}" for error in answer["errors"])
+        assert rowlab.import_differences(answer, imported) == []
+        if chance.random() < 0.3:
+            repeated = self.lab.upload(who, name, rows, params, is_csv=is_csv, headers=again)
+            assert repeated.content == response.content
+        self.known[name] += [i for i in new.values() if i not in self.known[name]]
+        self.compare_events()
+        self._compare_list(name, "all")
+        self._compare_pending(name)
+        self.next_step()
+
     # --- comparing ---
 
     def compare(
@@ -325,7 +412,6 @@ class RowMachine(RuleBasedStateMachine):
         request: Callable[[Oracle], Answer],
     ) -> None:
         """Let the oracle do the same, and compare answer, row and events."""
-        self.said(response)
         try:
             answer = request(self.oracle)
         except Refused as refusal:
@@ -338,11 +424,6 @@ class RowMachine(RuleBasedStateMachine):
         self.compare_row(name, row_id)
         self._compare_versions(name, row_id)
         self.next_step()
-
-    def said(self, response: httpx2.Response) -> None:
-        sent = response.request
-        asked = f"{sent.method} {sent.url.raw_path.decode()} {sent.content.decode()!r}"
-        note(f"{asked} -> {response.status_code} {response.text}")
 
     def refused(self, response: httpx2.Response, refusal: Refused) -> None:
         assert not response.is_success, f"expected to be refused: {refusal}"
@@ -539,6 +620,18 @@ class RowMachine(RuleBasedStateMachine):
         row = self.oracle.rows[name].get(row_id)
         number = row.now.number if row else 0
         return chance.choice((None, None, None, number, number, number + 1))
+
+
+def _as_csv(entity: Entity, rows: list[Values]) -> list[Values]:
+    """Return *rows* as a file of CSV says them: texts, all with the same columns."""
+    names = [name for name in entity.by_name if any(name in row for row in rows)]
+    if len(names) == 1:  # an empty line is no row
+        names.append("rank" if entity.name == "region" else "due")
+    return [{name: _as_text(row.get(name)) for name in names} for row in rows]
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value) if value in (True, False) else str(value)
 
 
 def _if_match(version: int | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ What it does not know: rights and row filters, paging, sorting, wording.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from decimal import Decimal, InvalidOperation
@@ -239,13 +239,33 @@ class Answer:
 
 @dataclass
 class Imported:
+    """What came of an import; *rejected* says why, by the number of the row."""
+
     received: int = 0
     inserted: int = 0
     updated: int = 0
     unchanged: int = 0
-    rejected: int = 0
     pending: int = 0
-    errors: list[tuple[int, Fault]] = field(default_factory=list)
+    rejected: dict[int, Refused] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class _Import:
+    """One import under way: how it was asked for, and the keys that were met so far."""
+
+    entity: Entity
+    mode: str
+    actor: str
+    key: tuple[str, ...]
+    batch: str | None
+    new_id: Callable[[Values], str]
+    met: set[Any] = field(default_factory=set)
+    rejected: set[Any] = field(default_factory=set)
+
+    def key_of(self, values: Values) -> tuple[Any, ...] | None:
+        """Return the values that tell which row is meant, None where they tell none."""
+        wanted = tuple(values.get(column) for column in self.key)
+        return None if any(each is None or isinstance(each, Untyped) for each in wanted) else wanted
 
 
 class Oracle:
@@ -257,9 +277,9 @@ class Oracle:
         self.events: list[Event] = []
         self._only_asked = False
 
-    def would(self, request: Callable[[Oracle], Answer]) -> Refused | Answer | None:
+    def would(self, request: Callable[[Oracle], Answer | None]) -> Refused | Answer | None:
         """Return how *request* would be refused, what it answers without an effect, or None."""
-        self._only_asked = True
+        before, self._only_asked = self._only_asked, True
         try:
             return request(self)
         except Refused as refusal:
@@ -267,7 +287,7 @@ class Oracle:
         except _Accepted:
             return None
         finally:
-            self._only_asked = False
+            self._only_asked = before
 
     def _begin(self) -> None:
         """Stands before each effect."""
@@ -520,60 +540,106 @@ class Oracle:
         *,
         mode: str,
         actor: str,
-        batch: str | None = None,
         new_id: Callable[[Values], str],
+        key: tuple[str, ...] = (),
+        batch: str | None = None,
+        told: Container[int] = (),
     ) -> Imported:
-        """Import *rows*, one after the other. *new_id* tells the identifier of a row by its values."""
-        entity, done, seen = self.entities[name], Imported(received=len(rows)), set[Any]()
+        """Import *rows*, one after the other. *new_id* tells the identifier of a row by its values.
+
+        *told* are the rows that were told to be rejected: it decides where the interface leaves a
+        choice, that is for a row whose key stands in an earlier row that was rejected.
+        """
+        entity, done = self.entities[name], Imported(received=len(rows))
+        work = _Import(
+            entity=entity, mode=mode, actor=actor, key=key or entity.key, batch=batch, new_id=new_id
+        )
         for number, given in enumerate(rows, start=1):
+            wanted = work.key_of(self._overlaid(entity, {}, given))
             try:
-                values = self._overlaid(entity, {}, given, checked=False)
-                key = tuple(values.get(column) for column in entity.key)
-                if key in seen:
-                    raise Refused(Fault(UNIQUE, entity.key[0]))
-                seen.add(key)
-                self._import_row(entity, given, key, mode, actor, batch, new_id, done)
+                if number in told and wanted in work.rejected:
+                    self._refuse_if_good(work, given, wanted)
+                self._import_row(work, given, wanted, done)
             except Refused as refusal:
-                done.rejected += 1
-                done.errors += [(number, fault) for fault in refusal.faults]
+                done.rejected[number] = refusal
+                work.rejected |= {wanted} - {None}
         return done
 
+    def _refuse_if_good(self, work: _Import, given: Values, wanted: tuple[Any, ...] | None) -> None:
+        """Refuse a row as a repeated one if nothing else stands against it."""
+
+        def request(oracle: Oracle) -> None:
+            oracle._import_row(work, given, wanted, Imported())
+
+        if not isinstance(self.would(request), Refused):
+            self._refuse_repeated(work, given, wanted)
+
     def _import_row(
-        self,
-        entity: Entity,
-        given: Values,
-        key: tuple[Any, ...],
-        mode: str,
-        actor: str,
-        batch: str | None,
-        new_id: Callable[[Values], str],
-        done: Imported,
+        self, work: _Import, given: Values, wanted: tuple[Any, ...] | None, done: Imported
     ) -> None:
-        found = self.find(entity.name, key) if mode == "upsert" else None
+        entity, actor, batch = work.entity, work.actor, work.batch
+        found = self._find(work, wanted)
         if found is None:
-            row_id = new_id(given)
-            self.create(entity.name, given, actor=actor, row_id=row_id, batch=batch)
+            self._refuse_absent_key(work, given)
+
+            def create(oracle: Oracle, row_id: str = "") -> Answer:
+                return oracle.create(entity.name, given, actor=actor, row_id=row_id, batch=batch)
+
+            if isinstance(refusal := self.would(create), Refused):
+                raise refusal
+            create(self, work.new_id(given))
+            work.met |= {wanted} - {None}
             done.pending += entity.approval
             done.inserted += not entity.approval
             return
+        if wanted in work.met:
+            self._refuse_repeated(work, given, wanted)
+        self._refuse_deleted(work, given, found)
         before = len(self.events)
         self.update(entity.name, found, given, actor=actor, batch=batch)
+        work.met.add(wanted)
         if len(self.events) == before:
             done.unchanged += 1
         else:
             done.pending += entity.approval
             done.updated += not entity.approval
 
-    def find(self, name: str, key: tuple[Any, ...]) -> str | None:
-        """Return the row with the business key *key*."""
-        columns = self.entities[name].key
-        for row_id, row in self.rows[name].items():
-            if tuple(row.now.values[column] for column in columns) == key:
-                return row_id
-        for row_id, proposal in self.proposals[name].items():
-            if tuple(proposal.values[column] for column in columns) == key:
-                return row_id
-        return None
+    def _find(self, work: _Import, wanted: tuple[Any, ...] | None) -> str | None:
+        """Return the row with the key *wanted*: approved, else a pending creation."""
+        if work.mode == "insert" or wanted is None:
+            return None
+        name = work.entity.name
+        images = {row_id: row.now.values for row_id, row in self.rows[name].items()}
+        new = {i: p.values for i, p in self.pending(name).items() if p.operation == "create"}
+        matching = (i for i, values in {**new, **images}.items() if work.key_of(values) == wanted)
+        return next(matching, None)
+
+    def _refuse_absent_key(self, work: _Import, given: Values) -> None:
+        values = self._overlaid(work.entity, self._defaults(work.entity), given)
+        absent = [c for c in work.key if values[c] is None and not work.entity.by_name[c].required]
+        if work.mode == "upsert" and absent:
+            more = self._faults(work.entity, values, given, with_proposals=work.entity.approval)
+            raise Refused(*(Fault(REQUIRED, column) for column in absent), *more)
+
+    def _refuse_repeated(
+        self, work: _Import, given: Values, wanted: tuple[Any, ...] | None
+    ) -> None:
+        """Refuse a row whose key stands in an earlier row; what else is wrong with it counts more."""
+        found, entity, approval = self._find(work, wanted), work.entity, work.entity.approval
+        values = self.rows[entity.name][found].now.values if found in self.rows[entity.name] else {}
+        values = self._overlaid(entity, values or self._defaults(entity), given)
+        faults = self._faults(entity, values, given, with_proposals=approval)
+        repeated = [Fault(UNIQUE, work.key[0])]
+        taken = self._taken(entity, values, "", creating=False, with_proposals=approval)
+        raise Refused(*(faults or repeated), further=[*(repeated if faults else []), *taken])
+
+    def _refuse_deleted(self, work: _Import, given: Values, row_id: str) -> None:
+        row = self.rows[work.entity.name].get(row_id)
+        if row is None or not row.now.deleted:
+            return
+        values = self._overlaid(work.entity, row.now.values, given)
+        more = self._faults(work.entity, values, given, with_proposals=work.entity.approval)
+        raise Refused(Fault("ROW_KEY_DELETED|ROW_DELETED", work.key[0], row_id), further=more)
 
     # --- judging ------------------------------------------------------------------------------------
 
@@ -600,9 +666,7 @@ class Oracle:
     def _defaults(self, entity: Entity) -> Values:
         return {column.name: typed(column, column.default) for column in entity.columns}
 
-    def _overlaid(
-        self, entity: Entity, values: Values, given: Values, *, checked: bool = True
-    ) -> Values:
+    def _overlaid(self, entity: Entity, values: Values, given: Values) -> Values:
         """Return *values* with those *given* in their types; what is of no type stays as it is."""
         found = dict(values)
         for name, raw in given.items():
@@ -623,8 +687,7 @@ class Oracle:
         creating: bool = False,
         approving: bool = False,
     ) -> None:
-        faults = [*_names_at_fault(entity, given), *_values_at_fault(entity, values)]
-        faults += self._references_at_fault(entity, values, with_proposals=not approving)
+        faults = self._faults(entity, values, given, with_proposals=not approving)
         further = list(
             self._taken(entity, values, row_id, creating=creating, with_proposals=not approving)
         )
@@ -632,6 +695,14 @@ class Oracle:
             raise Refused(*faults, further=further)
         if further:
             raise Refused(*further)
+
+    def _faults(
+        self, entity: Entity, values: Values, given: Values, *, with_proposals: bool
+    ) -> list[Fault]:
+        """Return what is wrong with *values* by themselves and as to what they refer to."""
+        faults = [*_names_at_fault(entity, given), *_values_at_fault(entity, values)]
+        faults += self._references_at_fault(entity, values, with_proposals=with_proposals)
+        return faults
 
     def _references_at_fault(
         self, entity: Entity, values: Values, *, with_proposals: bool
