@@ -237,9 +237,10 @@ def _reason(failure: Exception) -> str:
 def _retry_after(status: int, text: str) -> float | None:
     """Return the seconds that the receiver asks for (RFC 9110, section 10.2.3)."""
     least = _LONGER_WAIT_S if status in _THROTTLED else None
-    if text.strip().isdigit() and len(text.strip()) < 10:
-        return max(float(text), least or 0.0)
-    with suppress(ValueError, TypeError):
+    seconds = text.strip()
+    if seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
+        return max(float(seconds), least or 0.0)
+    with suppress(ValueError, TypeError, OverflowError):
         return max(parsedate_to_datetime(text).timestamp() - time.time(), least or 0.0)
     return least
 
