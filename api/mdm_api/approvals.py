@@ -25,6 +25,7 @@ from mdm_gitops.warehouse.connect import Connection
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 _MAX_COMMENT: Final = 2_000
 _MAX_BATCH_NAME: Final = 200
+_MAX_MOMENT: Final = 64
 
 
 async def list_pending_rows(call: Call) -> Response:
@@ -61,11 +62,12 @@ async def list_pending_batches(call: Call) -> Response:
 
 
 async def approve_row(call: Call) -> Response:
-    comment = _comment(await _body(call, "comment"))
+    document = await _body(call, "comment", "submittedAt")
+    comment, seen_at = _comment(document), _text(document, "submittedAt", _MAX_MOMENT)
 
     async def work(asking: Asking) -> WrittenRow:
         return await call.services.approver.approve(
-            asking, call.path("name"), _row_id(call, asking), comment=comment
+            asking, call.path("name"), _row_id(call, asking), comment=comment, seen_at=seen_at
         )
 
     written = await _explained(call, call.writing(work))
@@ -209,6 +211,12 @@ _COMMENT: Final = Body(
     schemas={JSON: schemas.ref("Comment")},
     required=False,
 )
+_APPROVAL: Final = Body(
+    description="A comment, if any. With `submittedAt` of the proposal that was looked at, one that was"
+    " written again since is refused (409 `APPROVAL_STALE`).",
+    schemas={JSON: schemas.ref("Approval")},
+    required=False,
+)
 _BATCH: Final = Body(
     description="The batch by its name, or the rows.",
     schemas={JSON: schemas.ref("BatchDecision")},
@@ -320,7 +328,7 @@ operations = (
         handler=approve_row,
         summary="Approve a proposal",
         path_parameters=_ROW_PATH,
-        body=_COMMENT,
+        body=_APPROVAL,
         description="Writes what is proposed to the approved row, after all rules are checked again."
         " The event is that of the change; it names the approver as its user.",
         answers={

@@ -356,6 +356,14 @@ _OWN: Final[dict[str, Schema]] = {
         "properties": {"comment": _optional({**_TEXT, "maxLength": 2_000})},
         "additionalProperties": False,
     },
+    "Approval": {
+        "type": "object",
+        "properties": {
+            "comment": _optional({**_TEXT, "maxLength": 2_000}),
+            "submittedAt": _optional(_MOMENT),
+        },
+        "additionalProperties": False,
+    },
     "BatchDecision": {
         "type": "object",
         "description": "Either `batchName` or `ids`.",

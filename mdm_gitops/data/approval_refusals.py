@@ -29,11 +29,18 @@ from mdm_gitops.model import Column
 from mdm_gitops.plan.physical import Role
 
 
-def refused_approval(asking: Asking, target: Target, claim: Claim) -> MdmError | None:
-    """Return why the caller cannot approve what *claim* holds, before anything is tried."""
+def refused_approval(
+    asking: Asking, target: Target, claim: Claim, seen_at: str | None
+) -> MdmError | None:
+    """Return why the caller cannot approve what *claim* holds, before anything is tried.
+
+    *seen_at* is when the proposal was submitted that he has seen, if he says so.
+    """
     entity = target.entity
     if not claim.may_decide:
         return not_yours_to_decide(entity)
+    if seen_at is not None and seen_at != claim.submitted_at:
+        return rewritten(target)
     if claim.author == asking.principal.actor and not entity.allow_same_author_approval:
         return AccessDenied(
             "you have proposed this yourself, and another person must approve it",
@@ -41,6 +48,14 @@ def refused_approval(asking: Asking, target: Target, claim: Claim) -> MdmError |
             code="APPROVAL_SAME_AUTHOR",
         )
     return None if claim.is_current else stale(target)
+
+
+def rewritten(target: Target) -> Conflict:
+    return Conflict(
+        f"the proposal for the row of {target.entity.name} was written again since you have seen it",
+        hint="read it again and decide on what is proposed now",
+        code="APPROVAL_STALE",
+    )
 
 
 def stale(target: Target) -> Conflict:

@@ -103,9 +103,15 @@ class Approver:
         self._pool = pool
 
     async def approve(
-        self, asking: Asking, entity: str, row_id: UUID, *, comment: str | None = None
+        self,
+        asking: Asking,
+        entity: str,
+        row_id: UUID,
+        *,
+        comment: str | None = None,
+        seen_at: str | None = None,
     ) -> WrittenRow:
-        """Apply a proposal.
+        """Apply a proposal; with *seen_at* only the one that was submitted then.
 
         Raises:
             NotFound: there is none that the caller may see.
@@ -114,7 +120,7 @@ class Approver:
             StateMoved: ask again with a newer state.
         """
         target = _target(asking, changeable_entity(asking, entity, action=Action.APPROVE))
-        return await self._one(target, row_id, _approving(asking, target, comment))
+        return await self._one(target, row_id, _approving(asking, target, comment, seen_at))
 
     async def reject(
         self, asking: Asking, entity: str, row_id: UUID, *, comment: str | None = None
@@ -303,11 +309,13 @@ def _cut(ids: Sequence[UUID]) -> list[list[UUID]]:
 # --- what is decided, inside of a transaction -----------------------------------------------------
 
 
-def _approving(asking: Asking, target: Target, comment: str | None) -> _Decide:
+def _approving(
+    asking: Asking, target: Target, comment: str | None, seen_at: str | None = None
+) -> _Decide:
     async def decide(conn: Connection, ids: Sequence[UUID]) -> Outcomes:
         claims = await claim(conn, asking=asking, target=target, row_ids=ids)
         refused = {
-            row_id: refused_approval(asking, target, claims[row_id])
+            row_id: refused_approval(asking, target, claims[row_id], seen_at)
             if row_id in claims
             else no_such_proposal(target.entity, row_id)
             for row_id in ids

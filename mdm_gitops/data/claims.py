@@ -15,6 +15,7 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from mdm_gitops.data.asking import Asking, StateMoved, row_filter
+from mdm_gitops.data.row_json import moment_sql
 from mdm_gitops.data.selecting import (
     Placed,
     predicate_sql,
@@ -40,6 +41,7 @@ class Claim:
     operation: str
     state: str
     author: str
+    submitted_at: str  # as lists show it
     is_current: bool
     may_decide: bool
     needs: frozenset[tuple[str, str]] = frozenset()
@@ -102,7 +104,7 @@ def _statement(asking: Asking, target: Target) -> tuple[bytes, tuple[Placed, ...
     needs, brings = _own_references(target)
     sql = f"""SELECT v.value, c.* FROM {revision_table(asking)} v LEFT JOIN (
 SELECT p."_sys_id", p."_sys_operation", p."_sys_state", p."_sys_submitted_by",
-    p."_sys_base_version" IS NOT DISTINCT FROM o."_sys_version", {decide},
+    {moment_sql('p."_sys_submitted_at"')}, p."_sys_base_version" IS NOT DISTINCT FROM o."_sys_version", {decide},
     ARRAY[{needs}]::text[], ARRAY[{brings}]::text[]
   FROM ({proposals}) p LEFT JOIN {target.main_sql} o ON o."_sys_id" = p."_sys_id"
  WHERE p."_sys_id" = ANY (%(ids)s::uuid[]) AND p."_sys_state" = ANY (%(states)s::text[])
@@ -139,7 +141,7 @@ def refers_to_itself(target: Target) -> bool:
 
 
 def _claim(target: Target, record: Sequence[Any]) -> Claim:
-    _, row_id, operation, state, author, is_current, may_decide, needs, brings = record
+    _, row_id, operation, state, author, at, is_current, may_decide, needs, brings = record
     keys = [key for _, key in _own_pairs(target)]
     writes = operation in ("create", "update")
 
@@ -152,6 +154,7 @@ def _claim(target: Target, record: Sequence[Any]) -> Claim:
         operation=operation,
         state=state,
         author=author,
+        submitted_at=at,
         is_current=is_current,
         may_decide=may_decide,
         needs=values(needs),

@@ -177,6 +177,17 @@ async def test_what_rests_on_an_older_version_is_stale(lab: Lab) -> None:
     assert (await approve(lab, row_id)).headers["etag"] == '"v3"'
 
 
+async def test_what_was_written_again_since_it_was_seen_is_refused(lab: Lab) -> None:
+    row_id = await lab.propose("ann", code="P1", rank=1)
+    seen = (await lab.send("bob", "GET", "part/pending")).json()["items"][0]["submittedAt"]
+    await lab.send("ann", "PUT", f"part/data/{row_id}", {"rank": 99})
+    for moment in (seen, "x"):
+        answer = await approve(lab, row_id, submittedAt=moment)
+        assert problem(answer) == (409, "APPROVAL_STALE")
+    now = (await lab.send("bob", "GET", "part/pending")).json()["items"][0]["submittedAt"]
+    assert (await approve(lab, row_id, submittedAt=now)).status_code == 200
+
+
 async def test_a_proposal_for_a_row_that_is_gone_is_stale_and_can_be_rejected(lab: Lab) -> None:
     row_id = await lab.approved(code="P1")
     await lab.send("ann", "PUT", f"part/data/{row_id}", {"rank": 2})
