@@ -25,11 +25,10 @@ async def count_reach(
 ) -> Reach:
     """Count all rows of the entity, soft-deleted ones too, and those within the caller's *action*."""
     table = f'"{asking.schemas.data}"."{stored.name}"'
+    condition, values = "true", dict[str, Any]()
     if not asking.rights(stored.definition).may(action):
-        condition, values = "false", {}
-    elif (typed := row_filter(asking, stored.definition, action)) is None:
-        condition, values = "true", {}
-    else:
+        condition = "false"
+    elif (typed := row_filter(asking, stored.definition, action)) is not None:
         predicate = compile_predicate(
             typed,
             context=asking.filter_context,

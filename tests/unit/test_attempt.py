@@ -42,6 +42,7 @@ def test_nothing_is_alike_in_two_attempts() -> None:
         (SECRET, MAX_AGE_S + 1, "took too long"),
         (SECRET, -MAX_AGE_S - 1, "took too long"),
     ],
+    ids=["of another", "none", "too short", "too late", "too early"],
 )
 def test_another_browser_or_another_day(secret: str, later: float, words: str) -> None:
     attempt = begin(SECRET, return_to="/", now=NOW)
