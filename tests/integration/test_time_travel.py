@@ -267,7 +267,9 @@ class Lab:
                 assert (shown and (shown["_sys_id"], shown["_sys_version"])) == (
                     target and (target.row_id, target.number)
                 )
-        await self._compare_pages(moment, [each.row_id for each in images], sort, state)
+        for by in (sort, ""):  # read in the order of an index, too
+            ids = [each.row_id for each in _sorted(images, by)]
+            await self._compare_pages(moment, ids, by, state)
 
     async def _compare_pages(
         self, moment: datetime, ids: list[str], sort: str, state: RowState
