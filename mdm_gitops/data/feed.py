@@ -28,6 +28,7 @@ from mdm_gitops.data.feed_sql import (
     events_in,
     json_or_null,
     moment_sql,
+    new_sets,
     number_sql,
 )
 from mdm_gitops.data.selecting import Placed, predicate_values
@@ -41,6 +42,8 @@ DEFAULT_WINDOW: Final = timedelta(hours=24)
 _MAX_BLOCKS: Final = 64
 # Under a row filter the total is exact if the changes lie in so many blocks, else a lower bound.
 _MAX_COUNTED_BLOCKS: Final = 16
+# A full page does not wait for so few new change sets to be numbered.
+_FEW_SETS: Final = 1_000
 # As many portions of new changes are numbered for one page.
 _MAX_PORTIONS: Final = 8
 
@@ -121,7 +124,6 @@ async def read_changes(
     )
     names = await entity_names(conn, asking=asking) if _needs_names(asking, request) else ()
     statement, seen = _kept(asking, shape, names)
-    is_left = await number_changes(conn, schemas=asking.schemas)
     values = {
         **statement.values,
         **predicate_values(asking, statement.placed),
@@ -130,6 +132,10 @@ async def read_changes(
         "until": request.until,
     }
     found = await _run(conn, statement, values, asking, prepare=seen)
+    is_left = False
+    if not found.is_current(request.take):
+        is_left = await number_changes(conn, schemas=asking.schemas)
+        found = await _run(conn, statement, values, asking, prepare=True)
     return _page(found, request, is_left=is_left)
 
 
@@ -174,25 +180,30 @@ WITH feed AS MATERIALIZED (
          greatest(%(after)s::bigint, t.removed_id) AS start
     FROM {config}.feed_position p CROSS JOIN {config}.feed_retention t
 ){blocks}
-SELECT f.revision, f.last_id, {needed}, {scanned}, {total}, {seen}, g.*
+SELECT f.revision, f.last_id, {needed}, {scanned}, {total}, {seen}, {fresh}, g.*
   FROM feed f LEFT JOIN LATERAL (
-    SELECT count(*), max(l.id) FILTER (WHERE l.n <= {take}),
-           string_agg({line}, ',' ORDER BY l.id) FILTER (WHERE l.n <= {take})
-      FROM ({page}) l
-      LEFT JOIN (SELECT m.entity_id, to_json(m.name)::text AS name FROM {config}.entity_name m) m
-        ON m.entity_id = l.entity_id) g ON true"""
+    SELECT count(*), max(z.id) FILTER (WHERE z.n <= {take}),
+           string_agg(z.line, ',') FILTER (WHERE z.n <= {take})
+      FROM (SELECT l.id, l.n, {line} AS line FROM ({page}) l
+              LEFT JOIN (SELECT k.entity_id, to_json(k.name)::text AS name
+                           FROM {config}.entity_name k) m ON m.entity_id = l.entity_id
+             ORDER BY l.id) z) g ON true"""
 
 # Of the next ids each is an entry; elsewhere one more than asked for tells that there are more.
 _PLAIN_PAGE: Final = "SELECT x.*, 0 AS n FROM {events}"
 _CHOSEN_PAGE: Final = """\
 SELECT x.*, row_number() OVER (ORDER BY r.n, x.id) AS n FROM {events}
-       ORDER BY r.n, x.id LIMIT {limit}"""
+                     ORDER BY r.n, x.id LIMIT {limit}"""
+# How many changes have no id yet, as far as they are few; else -1.
+_FRESH: Final = f"""(SELECT CASE WHEN count(*) < {_FEW_SETS} THEN coalesce(sum(u.events), 0) ELSE -1 END
+    FROM (SELECT events FROM {{sets}} LIMIT {_FEW_SETS}) u)"""
+_ANY_FRESH: Final = "(SELECT -count(*) FROM (SELECT FROM {sets} LIMIT 1) u)"
 
 # The action is one of our words.
 _LINE: Final = """\
-concat('{"id":', l.id, ',"occurredUtc":"', l.moment, '","entityName":', coalesce(m.name, '""'),
-                      ',"recordId":"', l.record_id, '","action":"', l.action,
-                      '","user":', to_json(l.actor), ',"commit":', l.commit, '}')"""
+'{"id":' || l.id || ',"occurredUtc":"' || l.moment || '","entityName":' || coalesce(m.name, '""')
+                     || ',"recordId":"' || l.record_id || '","action":"' || l.action
+                     || '","user":' || to_json(l.actor)::text || ',"commit":' || l.commit || '}'"""
 
 
 def _kept(asking: Asking, shape: _Shape, names: Sequence[EntityName]) -> tuple[_Statement, bool]:
@@ -237,6 +248,7 @@ class _Builder:
             "blocks": "",
             "scanned": f"least(f.start + {take}, f.last_id)",
             "total": "greatest(f.last_id - f.start, 0)",
+            "fresh": _FRESH.format(sets=new_sets(self.config)),
             "page": _PLAIN_PAGE.format(events=self._entries(ids, "true")),
         }
 
@@ -251,6 +263,7 @@ class _Builder:
             "blocks": self._chosen_blocks() + self._partial_blocks(),
             "scanned": f"coalesce(({behind} << {BLOCK_BITS}) - 1, f.last_id)",
             "total": self._total(visible),
+            "fresh": _ANY_FRESH.format(sets=new_sets(self.config)),
             "page": _CHOSEN_PAGE.format(events=events, limit=limit),
         }
 
@@ -386,9 +399,14 @@ class _Found:
     scanned_id: int  # all up to here were looked at
     total: int
     seen_id: int
+    fresh: int  # so many changes have no id yet; -1 for some or many
     count: int  # one more than asked for if there are more
     page_end: int
     entries: bytes
+
+    def is_current(self, take: int) -> bool:
+        """Whether changes without an id make no difference: they come behind a page that is full."""
+        return not self.fresh or (self.fresh > 0 and self.count >= take)
 
 
 async def _run(
@@ -406,13 +424,14 @@ async def _run(
     revision, *numbers, entries = (result.get_value(0, n) for n in range(result.nfields))
     if int(revision or 0) != asking.state.revision:
         raise StateMoved
-    last, needed, scanned, total, seen, count, end = (int(each or 0) for each in numbers)
+    last, needed, scanned, total, seen, fresh, count, end = (int(each or 0) for each in numbers)
     return _Found(
         last_id=last,
         needed_id=needed,
         scanned_id=scanned,
-        total=total,
+        total=total + max(fresh, 0),
         seen_id=seen,
+        fresh=fresh,
         count=count,
         page_end=end,
         entries=entries or b"",
@@ -428,6 +447,7 @@ def _page(found: _Found, request: ChangesRequest, *, is_left: bool) -> ChangesPa
         )
     is_full = found.count > request.take
     is_cut = found.scanned_id < found.last_id
+    is_left = is_left or found.fresh > 0
     return ChangesPage(
         entries=found.entries,
         count=min(found.count, request.take),

@@ -18,14 +18,18 @@ _PORTION_SETS: Final = 10_000
 _PORTION_EVENTS: Final = 100_000
 
 
+def new_sets(config: str) -> str:
+    """Return what stands after FROM: the change sets without ids, found by a look into an index."""
+    return f"""{config}.change_set
+     WHERE first_id IS NULL AND seq > (SELECT low_seq FROM {config}.feed_position)"""
+
+
 def number_sql(config: str) -> str:
     """Return the query that numbers a portion of what is new, and says whether some is left.
 
-    Where nothing is new it is one look into an index, and takes no lock.
+    It takes no lock where nothing is new.
     """
-    return f"""SELECT CASE WHEN EXISTS (
-    SELECT FROM {config}.change_set
-     WHERE first_id IS NULL AND seq > (SELECT low_seq FROM {config}.feed_position))
+    return f"""SELECT CASE WHEN EXISTS (SELECT FROM {new_sets(config)})
   THEN {config}.number_changes({_PORTION_SETS}, {_PORTION_EVENTS}) ELSE false END"""
 
 
@@ -50,9 +54,9 @@ def events_in(
 
     *columns* are of the set ``c`` and the event ``e``, beside ``id``; *set_columns* are worked out
     once per set ``s``. *sets* is a condition on the set, *match* on set and event. A range is at most
-    a block wide, and each has *limit* events at most.
+    a block wide, and each has its first *limit* events at most.
     """
-    most = f" LIMIT {limit}" if limit is not None else ""
+    most = f"\n     ORDER BY c.first_id + e.ordinal LIMIT {limit}" if limit is not None else ""
     only = f" AND {sets}" if sets else ""
     return f"""{ranges} r CROSS JOIN LATERAL (
     SELECT c.first_id + e.ordinal AS id{columns}
@@ -64,8 +68,7 @@ def events_in(
              ORDER BY s.first_id LIMIT {BLOCK_SIZE + 1}) c
       JOIN {config}.event e ON e.change_set = c.key
        AND e.ordinal >= r.lo - c.first_id AND e.ordinal <= r.hi - c.first_id
-     WHERE {match}
-     ORDER BY c.first_id + e.ordinal{most}) x"""
+     WHERE {match}{most}) x"""
 
 
 def moment_sql(value: str) -> str:
