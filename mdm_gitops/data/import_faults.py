@@ -21,6 +21,8 @@ from mdm_gitops.plan.physical import Role
 
 _UNIQUE: Final = "ENTITY_VALIDATION_UNIQUE"
 _SHOWN_IN_WORDS: Final = 40
+# What is found astray in the end has kept later rows from being written.
+_MET: Final = f"{GOOD[:-1]}, '{What.ASTRAY}')"
 _INSERT: Final = 'INSERT INTO pg_temp."failed" ("_pos", "column", code, message, value)'
 
 
@@ -31,13 +33,11 @@ def failure_statements(sql: ImportSql) -> Iterator[str]:
     if sql.upserts:
         yield _standing(sql)
         yield _repeated(sql)
-    yield from (_taken(sql, unique) for unique in sql.target.unique_sets)
+    yield from (_taken(sql, unique) for unique in sql.unique_sets)
     if sql.own_references:
         yield _astray(sql)
     if sql.upserts:
-        yield _behind_rejected(sql, sql.key, (What.AGAIN, What.TAKEN))
-    for unique in sql.target.unique_sets:
-        yield _behind_rejected(sql, unique, (What.TAKEN,))
+        yield _behind_rejected(sql)
 
 
 def left_untold() -> str:
@@ -181,30 +181,29 @@ def _taken(sql: ImportSql, unique: tuple[str, ...]) -> str:
         by_claim = ' OR c."_sys_id" IS NOT NULL'
     return f"""{_INSERT}
 SELECT DISTINCT n."_pos", {column},
-       CASE WHEN d.first < n."_pos" THEN '{_UNIQUE}' WHEN {is_deleted} THEN 'ROW_KEY_DELETED'
+       CASE WHEN d.first <> n."_pos" THEN '{_UNIQUE}' WHEN {is_deleted} THEN 'ROW_KEY_DELETED'
             ELSE '{_UNIQUE}' END,
-       {_shown(sql, unique)} || CASE WHEN d.first < n."_pos" THEN ' stands in row ' || d.first || ' already'
+       {_shown(sql, unique)} || CASE WHEN d.first <> n."_pos" THEN ' stands in row ' || d.first || ' already'
             WHEN {is_deleted} THEN {belongs} WHEN u."_sys_id" IS NOT NULL THEN ' is taken by another row'
             ELSE ' is taken by a row that is pending' END, {value}
   FROM pg_temp."next" n
   LEFT JOIN (SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
-              WHERE x."_status" IN {GOOD} GROUP BY {columns}) d ON {earlier}
+              WHERE x."_status" IN {_MET} GROUP BY {columns}) d ON {earlier}
   LEFT JOIN {sql.target.main_sql} u ON {other}{claim}
- WHERE n."_status" = '{What.TAKEN}' AND (d.first < n."_pos" OR u."_sys_id" IS NOT NULL{by_claim})"""
+ WHERE n."_status" IN ('{What.TAKEN}', '{What.LATER}') AND (d.first <> n."_pos" OR u."_sys_id" IS NOT NULL{by_claim})"""
 
 
-def _behind_rejected(sql: ImportSql, unique: tuple[str, ...], statuses: Sequence[What]) -> str:
-    """Tell rows against which nothing stands but an earlier row of the file that is rejected, too."""
-    column, value = _first(sql, unique)
-    columns = ", ".join(f'x."{name}"' for name in unique)
-    same = " AND ".join(f'd."{name}" = n."{name}"' for name in unique)
-    judged = ", ".join(f"'{status}'" for status in statuses)
+def _behind_rejected(sql: ImportSql) -> str:
+    """Tell rows whose key stands in an earlier row that was met first, and is rejected, too."""
+    column, value = _first(sql, sql.key)
+    columns = ", ".join(f'x."{name}"' for name in sql.key)
+    same = " AND ".join(f'd."{name}" = n."{name}"' for name in sql.key)
     return f"""{_INSERT}
-SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, unique)} || ' stands in row ' || d.first || ' already',
+SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, sql.key)} || ' stands in row ' || d.first || ' already',
        {value}
   FROM pg_temp."next" n JOIN (SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
    WHERE x."_status" <> '{What.INVALID}' GROUP BY {columns}) d ON {same} AND d.first < n."_pos"
- WHERE n."_status" IN ({judged})
+ WHERE n."_status" = '{What.AGAIN}'
    AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos")"""
 
 

@@ -16,8 +16,6 @@ from mdm_gitops.data.import_write import (
     insert_rows,
     keep_versions,
     lock_tables,
-    mark_left_out,
-    overtaken,
     record_events,
     save_proposals,
     update_rows,
@@ -72,12 +70,15 @@ class ImportRun:
         if analyze:
             await self._conn.execute('ANALYZE pg_temp."next"')
         # A row that cannot be written anyway must not stand in the way of a later one.
-        for statement in sql.mark_held():
+        for statement in sql.mark_taken():
             await self._do(statement)
         if sql.upserts:
             await self._do(sql.mark_repeated())
-        for statement in sql.mark_earlier():
-            await self._do(statement)
+        later = 0
+        for statement in sql.mark_later():
+            later += await self._do(statement)
+        while later and await self._do(sql.revive_later()):
+            pass
         for statement in sql.follow_own_references():
             await self._do(statement)
 
@@ -87,17 +88,11 @@ class ImportRun:
         Raises:
             Raced: a row is not any more as it was when it was judged.
         """
-        sql, counts = self._sql, await self._counted()
+        counts = await self._counted()
         if counts.get(What.UPDATE):
             await self._update(counts[What.UPDATE])
         if counts.get(What.CREATE):
-            inserted = await self._do(insert_rows(sql))
-            if inserted < counts[What.CREATE]:
-                if sql.looks_ahead:
-                    raise Raced
-                await self._do(mark_left_out(sql))
-                await self._refuse_overtaken()
-                counts = await self._counted()
+            await self._do(insert_rows(self._sql))
         await self._record(counts)
         return counts
 
@@ -123,16 +118,6 @@ class ImportRun:
                 target=self._sql.target,
                 changed={column: (old, new)},
             )
-
-    async def _refuse_overtaken(self) -> None:
-        """Raise Raced if somebody else has created a row meanwhile that was to be created here: now it
-        is one to update."""
-        question = overtaken(self._sql)
-        if question:
-            values = self._sql.values(**self._values)
-            cursor = await self._conn.execute(question.encode(), values)
-            if (await cursor.fetchone() or (False,))[0]:
-                raise Raced
 
     async def propose(self) -> Counts:
         """Save the good rows as proposals; return how many there are of each kind."""

@@ -49,7 +49,8 @@ class What(StrEnum):
     DELETED = "deleted"  # its key belongs to a deleted row
     OUTSIDE = "outside"  # of what the caller may write
     AGAIN = "again"  # its key stands in an earlier row
-    TAKEN = "taken"  # a unique value belongs to another row, or to an earlier one
+    TAKEN = "taken"  # a unique value belongs to another row
+    LATER = "later"  # a unique value stands in an earlier row
     ASTRAY = "astray"  # it refers to a row of the same file that is not written
 
 
@@ -120,11 +121,6 @@ class ImportSql(ProposalBuilder):
         """The columns that refer to rows of the same entity, and so perhaps of the same file."""
         name = self.target.name
         return tuple(c for c, (entity, _) in self.target.references.items() if entity == name)
-
-    @cached_property
-    def looks_ahead(self) -> bool:
-        """Whether unique values are compared before anything is written, instead of by the index."""
-        return self.proposes or bool(self.own_references)
 
     def values(self, **more: Any) -> dict[str, Any]:
         """Return the parameters of all statements that were made so far."""
@@ -201,7 +197,7 @@ class ImportSql(ProposalBuilder):
         columns = ", ".join(f'"{name}"' for name in ("_pos", "_id", "_is_new", "_own", *names))
         values = ", ".join(
             f'CASE WHEN n."_status" IN {WRITTEN} THEN n."{name}" END'
-            if name.startswith("_")
+            if name in self._kept_rows()
             else f'n."{name}"'
             for name in names
         )
@@ -371,51 +367,65 @@ class ImportSql(ProposalBuilder):
    WHERE x."_status" IN {GOOD} AND NOT x."_is_new" GROUP BY x."_id" HAVING count(*) > 1) d
  WHERE n."_id" = d."_id" AND n."_pos" <> d.first AND n."_status" IN {GOOD}"""
 
-    def mark_held(self) -> Iterator[str]:
-        """Yield the statements that mark rows whose unique values belong to another row in the tables.
-        New rows are left to the index unless it is to be known before."""
-        return (self._mark_held(unique, judged) for unique, judged in self._judged_sets())
+    @cached_property
+    def unique_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of columns in which rows of this import can have values that are taken."""
+        columns = self.target.main.columns
+        return tuple(
+            unique
+            for unique in self.target.unique_sets
+            if all(name in self.staged or columns[name].default is not None for name in unique)
+            or (self.upserts and set(unique) & set(self.staged))
+        )
 
-    def mark_earlier(self) -> Iterator[str]:
-        """Yield the statements that mark rows whose unique values belong to an earlier row."""
-        return (self._mark_earlier(unique, judged) for unique, judged in self._judged_sets())
+    def mark_taken(self) -> Iterator[str]:
+        """Yield the statements that mark rows whose unique values belong to other rows."""
+        for unique in self.unique_sets:
+            if set(unique) != set(self.key):  # by those the row itself was found
+                yield self._mark_taken(unique)
 
-    def _judged_sets(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        for unique in self.target.unique_sets:
-            if self.looks_ahead:
-                yield unique, WRITTEN
-            elif (
-                self.upserts and set(unique) & set(self.staged) and not set(unique) <= set(self.key)
-            ):
-                yield unique, f"('{What.UPDATE}')"
-
-    def _mark_earlier(self, unique: tuple[str, ...], judged: str) -> str:
-        columns = ", ".join(f'x."{name}"' for name in unique)
-        given = " AND ".join(f'x."{name}" IS NOT NULL' for name in unique)
-        same = " AND ".join(f'n."{name}" = d."{name}"' for name in unique)
-        return f"""UPDATE pg_temp."next" n SET "_status" = '{What.TAKEN}' FROM (
-  SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
-   WHERE x."_status" IN {judged} AND {given} GROUP BY {columns} HAVING count(*) > 1) d
- WHERE {same} AND n."_pos" > d.first AND n."_status" IN {judged}"""
-
-    def _mark_held(self, unique: tuple[str, ...], judged: str) -> str:
+    def _mark_taken(self, unique: tuple[str, ...]) -> str:
         same = " AND ".join(f'u."{name}" = n."{name}"' for name in unique)
         other = f'{same} AND u."_sys_id" <> n."_id"'
-        held = f"EXISTS (SELECT FROM {self.target.main_sql} u WHERE {other})"
-        if self.proposes:
-            edit = self.target.table_sql(Role.EDIT)
-            # Two questions: each is answered by a join of its own.
-            return (
-                f'UPDATE pg_temp."next" n SET "_status" = \'{What.TAKEN}\''
-                f' WHERE n."_status" IN {judged} AND n."_pos" IN ('
-                f'SELECT n."_pos" FROM pg_temp."next" n JOIN {self.target.main_sql} u ON {other}'
-                f' UNION ALL SELECT n."_pos" FROM pg_temp."next" n JOIN {edit} u'
-                f" ON {other} AND {CLAIMS})"
-            )
+        taken = f'UPDATE pg_temp."next" n SET "_status" = \'{What.TAKEN}\''
+        judged = f'n."_status" IN {WRITTEN}'
+        if not self.proposes:
+            return f"{taken} FROM {self.target.main_sql} u WHERE {judged} AND {other}"
+        edit = self.target.table_sql(Role.EDIT)
+        rows = 'SELECT n."_pos" FROM pg_temp."next" n JOIN'
+        # Two questions: each is answered by a join of its own.
         return (
-            f'UPDATE pg_temp."next" n SET "_status" = \'{What.TAKEN}\''
-            f' WHERE n."_status" IN {judged} AND {held}'
+            f'{taken} WHERE {judged} AND n."_pos" IN ({rows} {self.target.main_sql} u ON {other}'
+            f" UNION ALL {rows} {edit} u ON {other} AND {CLAIMS})"
         )
+
+    def mark_later(self) -> Iterator[str]:
+        """Yield the statements that mark all but the first of rows with the same unique values."""
+        for unique in self.unique_sets:
+            columns = ", ".join(f'x."{name}"' for name in unique)
+            given = " AND ".join(f'x."{name}" IS NOT NULL' for name in unique)
+            same = " AND ".join(f'n."{name}" = d."{name}"' for name in unique)
+            yield f"""UPDATE pg_temp."next" n SET "_status" = '{What.LATER}' FROM (
+  SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
+   WHERE x."_status" IN {WRITTEN} AND {given} GROUP BY {columns} HAVING count(*) > 1) d
+ WHERE {same} AND n."_pos" > d.first AND n."_status" IN {WRITTEN}"""
+
+    def revive_later(self) -> str:
+        """Return the statement that takes back marks of rows which gave way to rows that are not
+        written either. It is to be repeated as long as it finds some."""
+        free, first = [], []
+        for unique in self.unique_sets:
+            same = " AND ".join(f'x."{name}" = c."{name}"' for name in unique)
+            free.append(
+                f'NOT EXISTS (SELECT FROM pg_temp."next" x WHERE {same} AND x."_status" IN {GOOD})'
+            )
+            same = " AND ".join(f'y."{name}" = c."{name}"' for name in unique)
+            first.append(f'NOT EXISTS (SELECT FROM free y WHERE {same} AND y."_pos" < c."_pos")')
+        return f"""WITH free AS MATERIALIZED (SELECT c.* FROM pg_temp."next" c
+   WHERE c."_status" = '{What.LATER}' AND {" AND ".join(free)})
+UPDATE pg_temp."next" n
+   SET "_status" = CASE WHEN n."_is_new" THEN '{What.CREATE}' ELSE '{What.UPDATE}' END
+  FROM free c WHERE c."_pos" = n."_pos" AND {" AND ".join(first)}"""
 
     def follow_own_references(self) -> Iterator[str]:
         """Yield the statements that mark rows which refer to a row that is neither there nor in the

@@ -44,37 +44,14 @@ def update_rows(sql: ImportSql) -> str:
 
 
 def insert_rows(sql: ImportSql) -> str:
-    """Return the statement that inserts new rows in the order of the file; rows whose unique values
-    are taken are left out."""
+    """Return the statement that inserts new rows in the order of the file."""
     target = sql.target
     names = ["_sys_id", *target.columns, *(column.name for column in ROW_COLUMNS)]
     values = ", ".join(f'n."{name}"' for name in target.columns)
     return f"""INSERT INTO {target.main_sql} ({names_sql(names)})
 SELECT n."_id", {values}, 1, %(moment)s::timestamptz, %(actor)s, %(moment)s::timestamptz, %(actor)s, false,
        NULL::timestamptz
-  FROM pg_temp."next" n WHERE n."_status" = '{What.CREATE}' ON CONFLICT DO NOTHING"""
-
-
-def mark_left_out(sql: ImportSql) -> str:
-    """Return the statement that marks the rows which ``insert_rows`` has left out."""
-    return (
-        f'UPDATE pg_temp."next" n SET "_status" = \'{What.TAKEN}\''
-        f" WHERE n.\"_status\" = '{What.CREATE}'"
-        f' AND NOT EXISTS (SELECT FROM {sql.target.main_sql} m WHERE m."_sys_id" = n."_id")'
-    )
-
-
-def overtaken(sql: ImportSql) -> str | None:
-    """Return the question whether a row that was left out has its key from another writer, None where
-    rows are only inserted."""
-    if not sql.upserts:
-        return None
-    same = " AND ".join(f'u."{name}" = n."{name}"' for name in sql.key)
-    return (
-        f'SELECT EXISTS (SELECT FROM pg_temp."next" n JOIN {sql.target.main_sql} u ON {same}'
-        f' WHERE n."_status" = \'{What.TAKEN}\' AND n."_is_new"'
-        ' AND NOT u."_sys_id" BETWEEN %(first_id)s::uuid AND %(last_id)s::uuid)'
-    )
+  FROM pg_temp."next" n WHERE n."_status" = '{What.CREATE}'"""
 
 
 def keep_versions(sql: ImportSql) -> str:
