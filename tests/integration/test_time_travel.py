@@ -587,7 +587,46 @@ async def test_references_lead_to_the_rows_of_then(
     assert await codes(conn, 3, filter="[country].[Name] = 'Old'") == []
     assert await codes(conn, 3, filter="[country].[Name] IN ('New', 'Gone')") == ["A", "B"]
     assert await codes(conn, 4, filter="[country].[Name] IS NULL") == ["A", "B"]
-    assert await names(3, filter="[country].[Name] = 'Gone'", count=True) == ["Gone"]
+    counted = await page(conn, "site", at(3), filter="[country].[Name] = 'Gone'", count=True)
+    assert (counted.total, documents(counted)[0]["code"]) == (1, "B")
+
+
+async def _expanded(conn: AsyncConnection[Any], tick: float) -> list[Any]:
+    """Return the name of the country of each site, by the site's code."""
+    got = documents(await page(conn, "site", at(tick), sort="code", expand="country"))
+    return [row["_expanded"]["country"] and row["_expanded"]["country"]["Name"] for row in got]
+
+
+async def test_a_key_belongs_to_whoever_had_it_then(
+    conn: AsyncConnection[Any], sites: Ledger, countries: Ledger
+) -> None:
+    first = await _country(countries, 101, "X", 1, name="first")
+    second = await _country(countries, 102, "Y", 1, name="second")
+    await _site(sites, 1, "A", 1, country="X")
+    await _site(sites, 2, "B", 1, country="Y")
+    await _site(sites, 3, "C", 1, country="Z")
+    await countries.update(first, at(2), code="Z")
+    await countries.update(second, at(3), code="X")
+    await countries.update(first, at(4), code="Y")
+    assert await _expanded(conn, 1) == ["first", "second", None]
+    assert await _expanded(conn, 2) == [None, "second", "first"]
+    assert await _expanded(conn, 3) == ["second", None, "first"]
+    assert await _expanded(conn, 4) == ["second", "first", None]
+
+
+async def test_where_two_rows_may_have_had_a_key_the_older_version_counts(
+    conn: AsyncConnection[Any], sites: Ledger, countries: Ledger
+) -> None:
+    known = await _country(countries, 101, "K", 1, name="known")
+    guessed = await _country(countries, 102, "Z", 2, name="guessed")
+    await _site(sites, 1, "A", 1, country="K")
+    await countries.update(known, at(5), code="M")
+    countries.keeps = False
+    await countries.update(guessed, at(6), code="K")
+    countries.keeps = True
+    await countries.update(guessed, at(8), code="W")
+    assert await _expanded(conn, 3) == ["known"]
+    assert await _expanded(conn, 6) == ["guessed"]
 
 
 async def test_references_to_an_entity_without_history_lead_to_what_is_there_now(
