@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 
 from mdm_gitops.data.asking import Asking, StateMoved
 from mdm_gitops.data.failures import translated
@@ -92,12 +92,16 @@ class _Statement:
 async def number_changes(conn: AsyncConnection[Any], *, schemas: Schemas) -> bool:
     """Give ids to the changes that were committed since; return whether some are left.
 
-    Cheap when there are none: one look into an index, no lock.
+    Cheap when there are none: one look into an index, no lock. Who keeps others from numbering for
+    more than a moment is not waited for.
     """
     query = number_sql(_config(schemas)).encode()
     with translated():
         for _ in range(_MAX_PORTIONS):
-            row = await (await conn.execute(query, prepare=True)).fetchone()
+            try:
+                row = await (await conn.execute(query, prepare=True)).fetchone()
+            except errors.LockNotAvailable:
+                return True
             if not (row and row[0]):
                 return False
     return True

@@ -532,11 +532,26 @@ async def test_when_nothing_is_new_nobody_waits(lab: Lab) -> None:
             assert len(await lab.changes()) == 1
 
 
+async def test_who_numbers_for_long_is_not_waited_for(lab: Lab) -> None:
+    """A deployment may hold the lock for as long as it runs; readers get what has ids already."""
+    row = await lab.create("site", code="A")
+    assert await lab.told() == [("data_created", row)]
+    await lab.create("site", code="B")
+    async with lab.conn.transaction():
+        await lab.conn.execute("SELECT last_id FROM mdm.feed_position FOR UPDATE")
+        async with asyncio.timeout(8):
+            page = (await lab.get("root", afterId=0)).json()
+        assert [entry["recordId"] for entry in page["entries"]] == [row]
+        assert (page["nextAfterId"], page["hasMore"]) == (1, True)
+    assert len(await lab.told(afterId=1)) == 1
+
+
 async def test_all_that_was_committed_before_a_call_is_in_it(lab: Lab) -> None:
     """Many calls at once number what many others have just written; none overlooks its own row."""
 
     async def write_and_read(number: int) -> bool:
         row = await lab.create("site", code=f"C{number}")
-        return row in {record for _, record in await lab.told(take=500)}
+        entries = (await lab.get("root", afterId=0, take=500)).json()["entries"]
+        return row in {entry["recordId"] for entry in entries}
 
     assert all(await asyncio.gather(*(write_and_read(n) for n in range(40))))

@@ -60,6 +60,8 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
+-- Whoever numbers is soon done; only a deployment that numbers may take longer.
+SET lock_timeout = '2s'
 AS $$
 DECLARE
     drawn    bigint;
