@@ -41,6 +41,7 @@ PIECE: Final = 500
 MAX_IDS: Final = 10_000
 MAX_RESULTS: Final = 10_000
 _CIRCLE_ACROSS_PIECES: Final = 2_000
+_MOST_WAITING: Final = 100_000
 _ATTEMPTS: Final = 5
 _RACES: Final = (
     errors.IntegrityError,
@@ -149,16 +150,18 @@ class Approver:
         """
         target = _target(asking, changeable_entity(asking, entity, action=Action.APPROVE))
         decide = _approving(asking, target, comment)
-        waiting = await self._pieces(asking, target, selection, tally, decide)
-        while waiting:
+        rest: list[UUID] = []
+        async for ids in self._selected(asking, target, selection, tally):
+            may_wait = refers_to_itself(target) and len(rest) < _MOST_WAITING
+            rest += await self._noted(ids, tally, decide, may_wait=may_wait)
+        before = -1
+        while rest and tally.done > before:
             before = tally.done
-            waiting = await self._again(target, waiting, tally, decide)
-            if tally.done == before:
-                break
-        if len(waiting) <= _CIRCLE_ACROSS_PIECES:
-            waiting = await self._decide_noting(target, list(waiting), tally, decide, last=True)
-        for row_id, outcome in waiting.items():
-            tally.note(row_id, outcome)
+            again, rest = rest, []
+            for ids in _cut(again, PIECE):
+                rest += await self._noted(ids, tally, decide, may_wait=True)
+        for ids in _cut(rest, _CIRCLE_ACROSS_PIECES):
+            await self._noted(ids, tally, decide)
 
     async def reject_batch(
         self,
@@ -172,7 +175,8 @@ class Approver:
         """Reject the rows of *selection*, each by itself."""
         target = _target(asking, changeable_entity(asking, entity, action=Action.APPROVE))
         decide = _ending(asking, target, Ending.REJECTED, comment)
-        await self._pieces(asking, target, selection, tally, decide)
+        async for ids in self._selected(asking, target, selection, tally):
+            await self._noted(ids, tally, decide)
 
     # --- one ---
 
@@ -191,46 +195,19 @@ class Approver:
                             return (await decide(conn, [row_id]))[row_id]
                     except _RACES:
                         continue  # the next look sees what the other has written
-        raise WarehouseLocked("others are writing the same values", hint="try again in a moment")
+        raise _busy()
 
     # --- many ---
 
-    async def _pieces(
-        self,
-        asking: Asking,
-        target: Target,
-        selection: Selection,
-        tally: Tally,
-        decide: _Decide,
-    ) -> Outcomes:
-        """Decide on all rows of *selection*; return those that wait for others of them."""
-        waiting: Outcomes = {}
-        async for ids in self._selected(asking, target, selection, tally):
-            waiting |= await self._decide_noting(target, ids, tally, decide)
-        return waiting
-
-    async def _again(
-        self, target: Target, waiting: Outcomes, tally: Tally, decide: _Decide
-    ) -> Outcomes:
-        rest: Outcomes = {}
-        for piece in _cut(list(waiting)):
-            rest |= await self._decide_noting(target, piece, tally, decide)
-        return rest
-
-    async def _decide_noting(
-        self,
-        target: Target,
-        ids: Sequence[UUID],
-        tally: Tally,
-        decide: _Decide,
-        *,
-        last: bool = False,
-    ) -> Outcomes:
-        waiting: Outcomes = {}
+    async def _noted(
+        self, ids: Sequence[UUID], tally: Tally, decide: _Decide, *, may_wait: bool = False
+    ) -> list[UUID]:
+        """Decide on a piece and note the outcomes; return the rows that wait for others, if any *may*."""
+        waiting: list[UUID] = []
         for row_id, outcome in (await self._piece(ids, decide)).items():
             code = outcome.kind_code if isinstance(outcome, MdmError) else ""
-            if code in _WAIT_FOR_OTHERS and refers_to_itself(target) and not last:
-                waiting[row_id] = outcome
+            if may_wait and code in _WAIT_FOR_OTHERS:
+                waiting.append(row_id)
             else:
                 tally.note(row_id, outcome)
         return waiting
@@ -245,6 +222,8 @@ class Approver:
                         return await decide(conn, ids)
                 except _RACES:
                     pass
+                except errors.LockNotAvailable:
+                    return dict.fromkeys(ids, _busy())
         found: Outcomes = {}
         for row_id in ids:
             try:
@@ -257,7 +236,7 @@ class Approver:
         self, asking: Asking, target: Target, selection: Selection, tally: Tally
     ) -> AsyncIterator[list[UUID]]:
         if selection.batch_name is None:
-            for piece in _cut(_row_ids(target, selection.ids, tally)):
+            for piece in _cut(_row_ids(target, selection.ids, tally), PIECE):
                 yield piece
             return
         after = UUID(int=0)
@@ -302,8 +281,12 @@ def _row_ids(target: Target, texts: Sequence[str], tally: Tally) -> list[UUID]:
     return list(found)
 
 
-def _cut(ids: Sequence[UUID]) -> list[list[UUID]]:
-    return [list(ids[n : n + PIECE]) for n in range(0, len(ids), PIECE)]
+def _cut(ids: Sequence[UUID], size: int) -> list[list[UUID]]:
+    return [list(ids[n : n + size]) for n in range(0, len(ids), size)]
+
+
+def _busy() -> WarehouseLocked:
+    return WarehouseLocked("others are writing the same values", hint="try again in a moment")
 
 
 # --- what is decided, inside of a transaction -----------------------------------------------------

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from mdm_api.app import create_app
 from mdm_gitops.data import approvals
+from mdm_gitops.settings import RateLimitSettings, Settings
+from tests.integration.test_api_basics import served
 from tests.support import approving
 from tests.support.approving import Lab, problem
 
@@ -303,3 +306,24 @@ async def test_the_list_of_results_is_bounded(lab: Lab, monkeypatch: pytest.Monk
     outcome = await decide(lab, batchName="b")
     assert (outcome["approved"], len(outcome["results"])) == (5, 3)
     assert outcome["resultsTruncated"] is True
+
+
+async def test_a_row_that_stays_locked_fails_with_its_piece(
+    lab: Lab, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "PIECE", 2)
+    ids = sorted(await insert_proposals(lab, [(f"P{n}", None) for n in range(6)]))
+    impatient = database_url.replace("options=", "options=-c%20lock_timeout%3D200ms%20")
+    settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
+    async with served(create_app(database_url=impatient, settings=settings)) as client:
+        async with lab.conn.transaction():
+            await lab.conn.execute(
+                "SELECT FROM mdm_data.part__edit WHERE _sys_id = %s FOR UPDATE", [ids[2]]
+            )
+            outcome = await decide(lab.through(client), batchName="b")
+        assert statuses(outcome) == {
+            **dict.fromkeys(ids, "approved"),
+            **dict.fromkeys(ids[2:4], "WAREHOUSE_LOCKED"),
+        }
+        outcome = await decide(lab.through(client), batchName="b")
+        assert statuses(outcome) == dict.fromkeys(ids[2:4], "approved")
