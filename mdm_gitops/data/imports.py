@@ -52,7 +52,7 @@ _ATTEMPTS: Final = 4
 _ANALYZED_FROM: Final = 5_000
 _SESSION: Final = (
     "SET temp_buffers = '32MB'; SET work_mem = '64MB'; SET default_statistics_target = 20;"
-    " SET jit = off"
+    " SET jit = off; SET random_page_cost = 1"
 )
 _RACES: Final = (
     Raced,
