@@ -55,7 +55,8 @@ async def count(request: Request, rate_limit: RateLimit | None) -> None:
 
 
 def is_limited(scope: Scope) -> bool:
-    return str(scope["path"]).startswith(f"{API_PREFIX}/")
+    path = str(scope["path"])
+    return path == API_PREFIX or path.startswith(f"{API_PREFIX}/")
 
 
 def headers_of(scope: Scope) -> list[tuple[bytes, bytes]]:

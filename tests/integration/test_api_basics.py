@@ -181,9 +181,9 @@ async def test_wrong_requests_are_problems(
 
 
 async def test_methods_that_are_not_there(client: Client) -> None:
-    response = await client.post("/api/v1/entities/country/data")
+    response = await client.put("/api/v1/entities/country/data")
     assert problem(response) == (405, "METHOD_NOT_ALLOWED")
-    assert response.headers["allow"] == "GET, HEAD"
+    assert response.headers["allow"] == "GET, HEAD, POST"
     assert (await client.head("/api/v1/entities/country/data")).status_code == 200
 
 
