@@ -1,7 +1,7 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
-Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices] [export]; without names
-all of them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
+Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices] [export]
+[feed]; without names all of them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 import bench_choices
 import bench_deploy
 import bench_export
+import bench_feed
 import bench_memory
 import bench_reconcile
 import bench_start
@@ -29,7 +30,7 @@ from warehouse import Server, opened
 from mdm_gitops.warehouse.embedded import acquire_server
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices", "export")
+PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices", "export", "feed")
 _INTRODUCTION: Final = """\
 # Measured figures
 
@@ -79,6 +80,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
                 tell(await bench_choices.measure(server))
             if "export" in chosen:
                 tell(await bench_export.measure(server))
+            if "feed" in chosen:
+                tell(await bench_feed.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()
