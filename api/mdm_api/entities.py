@@ -166,7 +166,7 @@ _FILTERS = (
 )
 _PATH = {"name": "Name of the entity, in any case."}
 _YAML_BODY = {
-    YAML: {"type": "string"},
+    YAML: {"type": "object"},
     "text/yaml": {"type": "string"},
     JSON: schemas.ref("YamlText"),
 }
@@ -219,7 +219,7 @@ operations = (
             200: Answer(
                 description="The definition in canonical form.",
                 media_type=YAML,
-                schema={"type": "string"},
+                schema={"type": "object"},
             )
         },
         errors=("ENTITY_NOT_FOUND",),

@@ -80,6 +80,12 @@ def openapi_document(
 def error_codes(operation: Operation) -> tuple[str, ...]:
     """Return the codes that *operation* may answer, with those that come from around it."""
     around = ["INTERNAL"]
+    if operation.path.startswith("/api/"):
+        around = ["RATE_LIMITED", *around]
+    if operation.body is not None:
+        around = ["BODY_TOO_LARGE", *around]
+    if operation.access is not Access.PUBLIC or not operation.takes_any_query:
+        around = ["REQUEST_INVALID", *around]  # a parameter nobody knows, or two credentials
     if operation.access is not Access.PUBLIC:
         around = ["AUTH_REQUIRED", "WAREHOUSE_UNAVAILABLE", *around]
     if operation.access is Access.GLOBAL_ADMIN:

@@ -159,7 +159,7 @@ def _committed(done: Committed, document: dict[str, Any], *, created: int = 201)
 _BODY: Final = Body(description="One assignment.", schemas={JSON: schemas.ref("Permission")})
 _YAML_BODY: Final = Body(
     description="The whole of `permissions.yaml`.",
-    schemas={YAML: {"type": "string"}, JSON: schemas.ref("YamlText")},
+    schemas={YAML: {"type": "object"}, JSON: schemas.ref("YamlText")},
 )
 _ERRORS: Final = (
     "REQUEST_INVALID",
@@ -215,7 +215,7 @@ operations = (
         access=Access.SIGNED_IN,
         answers={
             200: Answer(
-                description="As `permissions.yaml`.", schema={"type": "string"}, media_type=YAML
+                description="As `permissions.yaml`.", schema={"type": "object"}, media_type=YAML
             )
         },
         errors=("ACCESS_DENIED",),

@@ -401,7 +401,7 @@ operations = (
         answers={
             200: Answer(
                 description="As `webhooks.yaml`; secrets are never in it.",
-                schema={"type": "string"},
+                schema={"type": "object"},
                 media_type=YAML,
             )
         },
@@ -414,7 +414,7 @@ operations = (
         summary="Replace all subscriptions",
         body=Body(
             description="The whole of `webhooks.yaml`.",
-            schemas={YAML: {"type": "string"}, JSON: schemas.ref("YamlText")},
+            schemas={YAML: {"type": "object"}, JSON: schemas.ref("YamlText")},
         ),
         answers={
             200: Answer(description="Committed.", schema=schemas.ref("CommitMade")),
