@@ -1,0 +1,210 @@
+"""No acknowledged write is lost, each has one event, imports are all or nothing (I1, I2, I8), whoever
+is killed at any moment; and memory does not grow with the rows (I10).
+
+16 clients write to a server of two workers over a PostgreSQL of its own, while workers, or all
+processes of PostgreSQL at once, or both, are killed with -9. After each kill, what the clients were
+told is compared with all rows, versions, proposals and events. 0 failures in N kills bounds the failure
+rate at about 3/N; the negative controls show that the harness sees a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import psycopg
+import pytest
+
+from mdm_gitops.warehouse.migrate import migrate
+from tests.conftest import CONFIG_SCHEMA, DATA_SCHEMA
+from tests.integration.test_api_basics import add_key
+from tests.support import rowlab
+from tests.support import warehouses as on
+from tests.support.cluster import Cluster
+from tests.support.crash_campaign import ENTITIES, TALLY, Campaign
+from tests.support.crash_server import Server, forget_peak, peak_memory_bytes
+from tests.support.crash_writers import Adder, Book, Importer, Keeper, Proposer
+from tests.support.wire import Wire
+
+KILLS = 50
+SOAK_KILLS = 500
+VICTIMS = ("postgres", "worker", "postgres", "both", "postgres")
+USERS = ("ann", "bob")
+MEGABYTE = 2**20
+MANY_ROWS = 60_000
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True)
+class Site:
+    cluster: Cluster
+    server: Server
+    keys: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def site(pg_major: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server over a PostgreSQL of its own, both to be killed."""
+    with Cluster(major=pg_major) as cluster:
+        keys = asyncio.run(_deployed(cluster.url))
+        with Server(tmp_path_factory.mktemp("crashes"), cluster.url) as server:
+            yield Site(cluster, server, keys)
+
+
+async def _deployed(url: str) -> dict[str, str]:
+    """Deploy the entities; return the keys of the users."""
+    async with on.opened(url) as conn:
+        await migrate(conn, config_schema=CONFIG_SCHEMA, data_schema=DATA_SCHEMA)
+        users = [f"apikey:{name}" for name in USERS]
+        await on.apply(conn, rowlab.definitions(ENTITIES.values(), users))
+        return {name: await add_key(conn, name) for name in USERS}
+
+
+@pytest.fixture
+def emptied(site: Site) -> Iterator[Connection]:
+    """The site without rows; a connection to do mischief with."""
+    with psycopg.connect(site.cluster.url, autocommit=True) as conn:
+        tables = ", ".join(
+            f"mdm_data.{name}{suffix}"
+            for name, entity in ENTITIES.items()
+            for suffix in ("", "__history", *(["__edit"] if entity.approval else []))
+        )
+        conn.execute(f"TRUNCATE {tables}".encode())
+        yield conn
+
+
+async def _campaign(site: Site, *, kills: int, victims: tuple[str, ...], seed: object) -> Campaign:
+    campaign = Campaign(site.cluster, site.server, site.keys, seed=seed)
+    owners = [
+        *(Keeper(f"keeper{n}", campaign) for n in range(8)),
+        *(Proposer(f"proposer{n}", campaign) for n in range(3)),
+        *(Importer(f"importer{n}", campaign) for n in range(2)),
+    ]
+    book = Book(await _tallies(site))
+    adders = [Adder(f"adder{n}", campaign, book) for n in range(3)]
+    campaign.clients = [*owners, *adders]
+    campaign.owners = [*owners, book]
+    await campaign.run(kills, victims)
+    return campaign
+
+
+async def _tallies(site: Site) -> list[str]:
+    """Create the rows that several count up, at 0."""
+    wire = Wire(site.server.url, site.keys["ann"])
+    found = []
+    for number in range(2):
+        row = {"code": f"tally-{number}", "total": 0}
+        reply = await wire.request("POST", f"/api/v1/entities/{TALLY.name}/data", row)
+        found.append(str(reply.json()["_sys_id"]))
+    await wire.close()
+    return found
+
+
+@pytest.mark.usefixtures("emptied")
+def test_nothing_is_lost_and_nothing_is_there_twice(site: Site) -> None:
+    _hold(site, kills=KILLS, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("emptied")
+def test_the_same_for_hundreds_of_kills(site: Site) -> None:
+    _hold(site, kills=SOAK_KILLS, seed=secrets.randbits(64))
+
+
+def _hold(site: Site, *, kills: int, seed: int) -> None:
+    found = asyncio.run(_campaign(site, kills=kills, victims=VICTIMS, seed=seed))
+    told = f"seed {seed}: {found.kills}, {found.counts}, recoveries {found.recoveries_s}"
+    print(told)
+    assert not found.broken, f"{told}\n{found.broken[0]}"
+    assert sum(found.kills.values()) == kills
+    # It was busy, and the kills hit requests under way.
+    assert found.counts["acknowledged"] > 20 * kills, told
+    assert found.counts["in doubt"] > kills, told
+    # Half of the time within seconds, also where other work takes the processors.
+    assert all(median(each) < 10 for each in found.recoveries_s.values()), told
+
+
+# --- the negative controls ------------------------------------------------------------------------
+
+_FORGETFUL = (
+    "ALTER SYSTEM SET synchronous_commit = off",
+    "ALTER SYSTEM SET wal_writer_delay = '10s'",
+    "SELECT pg_reload_conf()",
+)
+_NOT_FORGETFUL = ("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
+_BODY = "CREATE FUNCTION public.mischief() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {} END $$"
+_TRIGGER = "CREATE TRIGGER mischief {} EXECUTE FUNCTION public.mischief()"
+_ON_EVENTS = _TRIGGER.format("BEFORE INSERT ON mdm.event FOR EACH ROW")
+_SOME_EVENTS = (
+    _BODY.format("IF random() < 0.01 THEN RETURN NULL; END IF; RETURN NEW;"),
+    _ON_EVENTS,
+)
+_EVENTS_TWICE = (
+    _BODY.format(
+        "IF pg_trigger_depth() = 1 AND random() < 0.01 THEN"
+        " NEW.ordinal := NEW.ordinal + 1000000; INSERT INTO mdm.event SELECT NEW.*;"
+        " NEW.ordinal := NEW.ordinal - 1000000; END IF; RETURN NEW;"
+    ),
+    _ON_EVENTS,
+)
+_SOME_ROWS_OF_IMPORTS = (
+    _BODY.format("DELETE FROM mdm_data.part WHERE random() < 0.01; RETURN NULL;"),
+    _TRIGGER.format("AFTER INSERT ON mdm_data.part FOR EACH STATEMENT"),
+)
+_NO_MISCHIEF = ("DROP FUNCTION public.mischief() CASCADE",)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "found"),
+    [
+        pytest.param(_FORGETFUL, _NOT_FORGETFUL, "I1", id="acknowledged-before-it-is-written"),
+        pytest.param(_SOME_EVENTS, _NO_MISCHIEF, "I2", id="events-left-out"),
+        pytest.param(_EVENTS_TWICE, _NO_MISCHIEF, "I2", id="events-twice"),
+        pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I1", id="rows-of-imports-left-out"),
+    ],
+)
+def test_a_loss_is_seen(
+    site: Site, emptied: Connection, begin: tuple[str, ...], end: tuple[str, ...], found: str
+) -> None:
+    for statement in begin:
+        emptied.execute(statement.encode())
+    try:
+        broken = asyncio.run(_campaign(site, kills=5, victims=("postgres",), seed=2)).broken
+    finally:
+        with psycopg.connect(site.cluster.url, autocommit=True) as conn:
+            for statement in end:
+                conn.execute(statement.encode())
+    assert broken, "the harness has seen nothing"
+    assert any(f": {found}: " in each for each in broken), broken
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("emptied")
+def test_memory_does_not_grow_with_the_rows(site: Site) -> None:
+    asyncio.run(_import_and_export(site, rows=2_000))
+    few = asyncio.run(_import_and_export(site, rows=2_000))
+    many = asyncio.run(_import_and_export(site, rows=MANY_ROWS))
+    assert many - few < 30 * MEGABYTE, f"{few:,} bytes at most, then {many:,}"
+
+
+async def _import_and_export(site: Site, *, rows: int) -> int:
+    """Send rows of about a kilobyte, and fetch them; return the most memory a worker has used."""
+    workers = site.server.workers()
+    for pid in workers:
+        forget_peak(pid)
+    wire = Wire(site.server.url, site.keys["ann"])
+    path, token = "/api/v1/entities/part/data", secrets.token_hex(4)
+    lines = (f"{token}-{n},{'x' * 1_000},{n % 10}\n" for n in range(rows))
+    body = ("code,note,level\n" + "".join(lines)).encode()
+    sent = await wire.request("POST", f"{path}/bulk-csv", body, Content_Type="text/csv")
+    assert sent.json()["inserted"] == rows, sent.body[:1_000]
+    exported = await wire.request("GET", f"{path}/export?format=csv")
+    assert exported.body.count(b"\n") >= rows
+    await wire.close()
+    return max(peak_memory_bytes(pid) for pid in workers)
