@@ -341,6 +341,7 @@ operations = (
         },
         errors=(
             *_ON_ROW,
+            "MEDIA_TYPE_UNSUPPORTED",
             "APPROVAL_SAME_AUTHOR",
             "APPROVAL_STALE",
             "APPROVAL_REFERENCE_PENDING",
@@ -368,7 +369,7 @@ operations = (
         " row that refers to another one of the batch is approved after it; rows that refer to each"
         " other in a circle are approved together or not at all.",
         answers=_OUTCOME,
-        errors=_DECIDING,
+        errors=(*_DECIDING, "MEDIA_TYPE_UNSUPPORTED"),
         **_SIGNED_IN,
     ),
     Operation(
@@ -385,7 +386,7 @@ operations = (
                 description="The rejected proposal.", schema=schemas.ref("Row"), headers=_ETAG
             )
         },
-        errors=_ON_ROW,
+        errors=(*_ON_ROW, "MEDIA_TYPE_UNSUPPORTED"),
         **_SIGNED_IN,
     ),
     Operation(
@@ -397,7 +398,7 @@ operations = (
         body=_BATCH,
         description="Each row by itself; the comment is the reason of all.",
         answers=_OUTCOME,
-        errors=_DECIDING,
+        errors=(*_DECIDING, "MEDIA_TYPE_UNSUPPORTED"),
         **_SIGNED_IN,
     ),
 )

@@ -231,6 +231,6 @@ operations = (
         description="The body becomes `permissions.yaml`, as a commit by the caller. Refused when"
         " nobody would have the action admin any more.",
         answers={200: _CHANGED, 202: _PROPOSED},
-        errors=_ERRORS,
+        errors=(*_ERRORS, "MEDIA_TYPE_UNSUPPORTED"),
     ),
 )

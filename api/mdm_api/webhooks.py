@@ -420,7 +420,7 @@ operations = (
             200: Answer(description="Committed.", schema=schemas.ref("CommitMade")),
             202: _COMMITTED,
         },
-        errors=_WRITE_ERRORS,
+        errors=(*_WRITE_ERRORS, "MEDIA_TYPE_UNSUPPORTED"),
         **_DEFAULTS,
     ),
     Operation(

@@ -202,7 +202,7 @@ _UPDATE: Final[dict[str, Any]] = {
     " written, and no version made, if nothing would change. A key value that other rows refer to"
     " takes them along, each with its own history and event.",
     "answers": {200: _ROW, 202: _PENDING},
-    "errors": (*_ON_ROW, *_VALIDATION, "ROW_DELETED"),
+    "errors": (*_ON_ROW, *_VALIDATION, "ROW_DELETED", "MEDIA_TYPE_UNSUPPORTED"),
 }
 
 operations = (
@@ -226,7 +226,7 @@ operations = (
             ),
             202: _PENDING,
         },
-        errors=(*_ERRORS, *_VALIDATION),
+        errors=(*_ERRORS, *_VALIDATION, "MEDIA_TYPE_UNSUPPORTED"),
     ),
     Operation(method="PUT", handler=update_data, summary="Update a row", **_UPDATE),
     Operation(method="PATCH", handler=patch_data, summary="Update a row, like PUT", **_UPDATE),
