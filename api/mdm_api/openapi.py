@@ -81,7 +81,7 @@ def error_codes(operation: Operation) -> tuple[str, ...]:
     """Return the codes that *operation* may answer, with those that come from around it."""
     around = ["INTERNAL"]
     if operation.path.startswith("/api/"):
-        around = ["RATE_LIMITED", *around]
+        around = ["MDM_RATE_LIMIT", *around]
     if operation.body is not None:
         around = ["BODY_TOO_LARGE", *around]
     if operation.access is not Access.PUBLIC or not operation.takes_any_query:
