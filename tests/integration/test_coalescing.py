@@ -14,19 +14,20 @@ import itertools
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
 import pytest
 from psycopg import AsyncConnection
+from starlette.applications import Starlette
 
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
+from tests.integration.test_api_basics import KEY, Client, add_key, served
 from tests.support import rowlab
 from tests.support import warehouses as on
 from tests.support.oracle import Answer, Column, Entity, Oracle, Refused, Values
@@ -34,7 +35,7 @@ from tests.support.oracle import Answer, Column, Entity, Oracle, Refused, Values
 pytestmark = pytest.mark.anyio
 CLIENTS = 64
 REQUESTS_EACH = 25
-ACTOR = "apikey:bootstrap"
+ACTOR, OTHER = "apikey:bootstrap", "apikey:ann"
 ROWS_PER_TRANSACTION = 8
 
 CODE = Column(name="code", required=True, pattern="[A-Z][0-9]*", max_length=3)
@@ -60,6 +61,7 @@ class Sent:
     request: Callable[[Oracle, str], Answer]
     entity: str
     row_id: str = ""
+    actor: str = ACTOR
     started: int = 0
     ended: int = 0
     response: httpx2.Response = field(default_factory=lambda: httpx2.Response(599))
@@ -75,8 +77,9 @@ class Sent:
 class Crowd:
     """Clients that work on the rows that any of them has made."""
 
-    def __init__(self, client: Client, seed: int) -> None:
+    def __init__(self, client: Client, seed: int, *, other_key: str = KEY) -> None:
         self.client = client
+        self._keys = {ACTOR: KEY, OTHER: other_key}
         self.sent: list[Sent] = []
         self._clock = itertools.count(1)
         self._seed = seed
@@ -94,7 +97,9 @@ class Crowd:
             await self._send(self._drawn(chance))
 
     async def _send(self, sent: Sent) -> None:
-        headers = {} if sent.if_match is None else {"If-Match": f'"v{sent.if_match}"'}
+        headers = {"X-API-Key": self._keys[sent.actor]}
+        if sent.if_match is not None:
+            headers["If-Match"] = f'"v{sent.if_match}"'
         content = None if sent.document is None else json.dumps(sent.document).encode()
         if content is not None:
             headers["Content-Type"] = "application/json"
@@ -180,6 +185,48 @@ class Crowd:
         return found
 
 
+class ProposingCrowd(Crowd):
+    """The same where changes wait for approval: one proposes, mostly the other decides."""
+
+    def _drawn(self, chance: random.Random) -> Sent:
+        name = chance.choices(("region", "site"), (1, 3))[0]
+        known = self._versions[name]
+        if len(known) < 4 or chance.random() < 0.3:
+            return self._proposing(self._create(name, chance))
+        row_id = chance.choice(list(known)[-12:])
+        if chance.random() < 0.5:
+            sent = self._update(name, row_id, None, chance)
+            return self._proposing(sent) if sent.document else self._drawn(chance)
+        return self._decision(name, row_id, chance)
+
+    def _proposing(self, sent: Sent) -> Sent:
+        """Let the other one send it. A region keeps its code: who refers to it has no event then."""
+        given = sent.document or {}
+        if sent.method == "PUT" and sent.entity == "region":
+            given.pop("code", None)
+        sent.actor = OTHER
+        name = sent.entity
+        if sent.method == "POST":
+            sent.request = lambda o, row_id: o.create(name, given, actor=OTHER, row_id=row_id)
+        else:
+            sent.request = lambda o, row_id: o.update(name, row_id, given, actor=OTHER)
+        return sent
+
+    def _decision(self, name: str, row_id: str, chance: random.Random) -> Sent:
+        actor = chance.choices((ACTOR, OTHER), (5, 1))[0]
+        if chance.random() < 0.7:
+            return Sent(
+                "POST", f"{name}/approve/{row_id}", None, None,
+                lambda o, row_id: o.approve(name, row_id, actor=actor),
+                name, row_id, actor,
+            )  # fmt: skip
+        return Sent(
+            "POST", f"{name}/reject/{row_id}", None, None,
+            lambda o, row_id: o.reject(name, row_id, actor=actor, comment=None),
+            name, row_id, actor,
+        )  # fmt: skip
+
+
 _WRONG: dict[str, list[Values]] = {
     "region": [{"code": "x"}, {"code": None}, {"nope": 1}, {"mark": 7}],
     "site": [
@@ -196,53 +243,71 @@ _WRONG: dict[str, list[Values]] = {
 @pytest.fixture
 async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
     async with on.opened(database_url) as conn:
-        await on.apply(conn, rowlab.definitions(ENTITIES.values(), []))
         await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
         yield conn
 
 
 @pytest.fixture
 async def client(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Client]:
-    settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
-    async with served(create_app(database_url=database_url, settings=settings)) as client:
+    await on.apply(conn, rowlab.definitions(ENTITIES.values(), []))
+    async with served(_app(database_url)) as client:
         client.headers["X-API-Key"] = KEY
         yield client
 
 
+def _app(database_url: str) -> Starlette:
+    settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
+    return create_app(database_url=database_url, settings=settings)
+
+
+# Where the values of a row are of no request alone, its version tells the request; a proposal has none.
 _DONE = """
-SELECT e.record_id::text, e.action, CASE WHEN e.new IS NULL THEN 0 ELSE e.version END,
+SELECT e.record_id::text, e.action, CASE WHEN e.action IN ('data_edited', 'data_rejected')
+           OR %(by_mark)s THEN e.new ->> 'mark' WHEN e.new IS NOT NULL THEN e.version::text END,
        max(s.seq) OVER (PARTITION BY e.xmin::text) AS position, e.ordinal
   FROM mdm.event e JOIN mdm.change_set s ON s.key = e.change_set
  ORDER BY position, s.seq, e.ordinal
 """
-_ACTIONS = {"POST": "data_created", "PUT": "data_updated", "DELETE": "data_deleted"}
 
 
-async def in_order(conn: AsyncConnection[Any], sent: list[Sent]) -> list[Sent]:
+async def in_order(
+    conn: AsyncConnection[Any], sent: list[Sent], *, by_mark: bool = False
+) -> list[Sent]:
     """Return the requests that had an effect, in the order of their transactions."""
     # An update of nothing has no event; any other one brings a mark of its own.
     changes = [each for each in sent if each.response.is_success and each.document != {}]
-    by_event = {_event_of(each): each for each in changes}
-    rows = await (await conn.execute(_DONE)).fetchall()
+    by_event = {_event_of(each, by_mark=by_mark): each for each in changes}
+    rows = await (await conn.execute(_DONE, {"by_mark": by_mark})).fetchall()
     found = [by_event.get(tuple(key)) for *key, _position, _ordinal in rows]
     assert len({id(each) for each in found if each}) == len(changes), "each has its event"
     return list({id(each): each for each in found if each is not None}.values())
 
 
-def _event_of(sent: Sent) -> tuple[str, str, int]:
-    action = _ACTIONS[sent.method]
-    if sent.path.endswith("/restore"):
-        action = "data_restored"
-    elif sent.path.endswith("soft=true"):
-        action = "data_soft_deleted"
+def _event_of(sent: Sent, *, by_mark: bool) -> tuple[str, str, str | None]:
     if sent.response.status_code == 204:
-        return sent.row_id, action, 0
-    return sent.row_id, action, sent.response.json()["_sys_version"]
+        return sent.row_id, "data_deleted", None
+    body = sent.response.json()
+    told = body["mark"] if by_mark else str(body["_sys_version"])
+    return sent.row_id, _action_of(sent, body["_sys_version"]), told
 
 
-def contradictions(done: list[Sent], sent: list[Sent]) -> list[str]:
+def _action_of(sent: Sent, version: int) -> str:
+    if sent.response.status_code == 202:
+        return "data_edited"
+    if "/reject/" in sent.path:
+        return "data_rejected"
+    if sent.path.endswith("/restore"):
+        return "data_restored"
+    if sent.path.endswith("soft=true"):
+        return "data_soft_deleted"
+    return "data_created" if version == 1 else "data_updated"
+
+
+def contradictions(
+    done: list[Sent], sent: list[Sent], entities: Mapping[str, Entity] = ENTITIES
+) -> list[str]:
     """Do all of *done* again in the oracle; say which answers of *sent* it would not have given."""
-    oracle = Oracle(*ENTITIES.values())
+    oracle = Oracle(*entities.values())
     rest = [each for each in sent if not any(each is other for other in done)]
     bounds = {id(each): _bounds(each, done) for each in rest}
     found = []
@@ -273,11 +338,7 @@ def _is_right(sent: Sent, oracle: Oracle) -> bool:
         return refused and not rowlab.refusal_differences(
             rowlab.parsed(sent.response.content), outcome
         )
-    if isinstance(outcome, Answer) and sent.response.status_code == outcome.status == 200:
-        assert outcome.row is not None
-        body = rowlab.parsed(sent.response.content)
-        return not rowlab.differences(ENTITIES[sent.entity], body, outcome.row)
-    return False
+    return isinstance(outcome, Answer) and not _differences(sent, outcome)
 
 
 def _done_again(sent: Sent, oracle: Oracle) -> list[str]:
@@ -285,13 +346,20 @@ def _done_again(sent: Sent, oracle: Oracle) -> list[str]:
         answer = sent.do(oracle)
     except Refused as refusal:
         return [f"should have been refused ({refusal}): {sent}"]
-    if answer.status != sent.response.status_code:
-        return [f"should have been {answer.status}: {sent}"]
-    if answer.row is None:
-        return []
-    body = rowlab.parsed(sent.response.content)
-    wrong = rowlab.differences(ENTITIES[sent.entity], body, answer.row)
+    wrong = _differences(sent, answer)
     return [f"{'; '.join(wrong)}: {sent}"] if wrong else []
+
+
+def _differences(sent: Sent, answer: Answer) -> list[str]:
+    if answer.status != sent.response.status_code:
+        return [f"should have been {answer.status}"]
+    if answer.status == 204:
+        return []
+    body, entity = rowlab.parsed(sent.response.content), ENTITIES[sent.entity]
+    if answer.row is not None:
+        return rowlab.differences(entity, body, answer.row)
+    assert answer.proposal is not None
+    return rowlab.proposal_differences(entity, body, answer.proposal)
 
 
 async def _transactions(conn: AsyncConnection[Any]) -> int:
@@ -327,6 +395,24 @@ async def test_each_caller_gets_what_it_would_have_got_alone(
 
 def _outcome(response: httpx2.Response) -> str:
     return "done" if response.is_success else str(response.json()["code"])
+
+
+async def test_the_same_for_proposals_and_decisions(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    entities = {name: replace(entity, approval=True) for name, entity in ENTITIES.items()}
+    await on.apply(conn, rowlab.definitions(entities.values(), [OTHER]))
+    key = await add_key(conn, OTHER.removeprefix("apikey:"))
+    async with served(_app(database_url)) as client:
+        crowd = ProposingCrowd(client, seed=3, other_key=key)
+        await crowd.run(CLIENTS, REQUESTS_EACH // 2)
+    codes = Counter(_outcome(each.response) for each in crowd.sent)
+    done = await in_order(conn, crowd.sent, by_mark=True)
+    found = contradictions(done, crowd.sent, entities)
+    assert not found, "\n".join(found)
+    assert len(done) > 0.3 * len(crowd.sent), codes
+    for code in ("PENDING_NOT_FOUND", "APPROVAL_SAME_AUTHOR", "ENTITY_VALIDATION_UNIQUE"):
+        assert codes[code] >= 5, codes
 
 
 async def test_answers_that_were_mixed_up_are_found(
