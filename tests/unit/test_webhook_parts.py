@@ -8,6 +8,7 @@ import random
 import time
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -246,3 +247,20 @@ def test_a_column_that_is_not_known_any_more_is_masked() -> None:
         "salary": {"old": MASK, "new": MASK},
         "code": {"old": "A", "new": "B"},
     }
+
+
+# --- what the guide says --------------------------------------------------------------------------
+
+
+def test_the_code_of_the_guide_verifies() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/webhooks.md").read_text("utf-8")
+    code = guide.partition("```python\n")[2].partition("```")[0]
+    scope: dict[str, Any] = {}
+    exec(code, scope)  # noqa: S102 - it is ours
+    secret, body = generate_secret(), b'{"a": 1}'
+    for age_s, changed, expected in ((0, b"", True), (0, b" ", False), (301, b"", False)):
+        headers = signature_headers(
+            read_secret(secret), message_id="evt_1", timestamp_s=int(time.time()) - age_s, body=body
+        )
+        headers["webhook-signature"] = f"v1,AAAA {headers['webhook-signature']}"
+        assert scope["is_genuine"](secret, headers, body + changed) is expected
