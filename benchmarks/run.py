@@ -24,13 +24,24 @@ import bench_memory
 import bench_reconcile
 import bench_start
 import bench_validate
+import bench_webhooks
 from figures import Figure
 from warehouse import Server, opened
 
 from mdm_gitops.warehouse.embedded import acquire_server
 
 RESULTS: Final = Path(__file__).with_name("RESULTS.md")
-PARTS: Final = ("validate", "start", "reconcile", "memory", "deploy", "choices", "export", "feed")
+PARTS: Final = (
+    "validate",
+    "start",
+    "reconcile",
+    "memory",
+    "deploy",
+    "choices",
+    "export",
+    "feed",
+    "webhooks",
+)
 _INTRODUCTION: Final = """\
 # Measured figures
 
@@ -82,6 +93,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
                 tell(await bench_export.measure(server))
             if "feed" in chosen:
                 tell(await bench_feed.measure(server))
+            if "webhooks" in chosen:
+                tell(await bench_webhooks.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()
