@@ -27,7 +27,7 @@ _INSERT: Final = 'INSERT INTO pg_temp."failed" ("_pos", "column", code, message,
 
 
 def failure_statements(sql: ImportSql) -> Iterator[str]:
-    """Yield the statements; run them after the rows were written."""
+    """Yield the statements; run them before the good rows are written, and values change hands."""
     yield from _invalid(sql)
     yield _outside(sql)
     if sql.upserts:
@@ -159,17 +159,14 @@ SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, sql.key)} || ' stands in ro
 def _taken(sql: ImportSql, unique: tuple[str, ...]) -> str:
     """Tell rows one of whose unique values stands in an earlier row of the file, or in another row.
 
-    A row that the caller may not see is not said to be deleted. Rows that this import has written are
-    in the file, and count as such.
+    A row that the caller may not see is not said to be deleted.
     """
     column, value = _first(sql, unique)
+    stands = f'(d.first < n."_pos" OR (d.first > n."_pos" AND n."_status" = \'{What.LATER}\'))'
     columns = ", ".join(f'x."{name}"' for name in unique)
     earlier = " AND ".join(f'd."{name}" = n."{name}"' for name in unique)
     same = " AND ".join(f'u."{name}" = n."{name}"' for name in unique)
-    other = (
-        f'{same} AND u."_sys_id" <> n."_id"'
-        ' AND NOT u."_sys_id" BETWEEN %(first_id)s::uuid AND %(last_id)s::uuid'
-    )
+    other = f'{same} AND u."_sys_id" <> n."_id"'
     hidden = sql._refused(Action.READ, "u")
     is_deleted = 'u."_sys_is_deleted"' + ("" if hidden == "false" else f" AND NOT ({hidden})")
     belongs = _text(f" belongs to a deleted row of {sql.target.entity.name}")
@@ -181,16 +178,16 @@ def _taken(sql: ImportSql, unique: tuple[str, ...]) -> str:
         by_claim = ' OR c."_sys_id" IS NOT NULL'
     return f"""{_INSERT}
 SELECT DISTINCT n."_pos", {column},
-       CASE WHEN d.first <> n."_pos" THEN '{_UNIQUE}' WHEN {is_deleted} THEN 'ROW_KEY_DELETED'
+       CASE WHEN {stands} THEN '{_UNIQUE}' WHEN {is_deleted} THEN 'ROW_KEY_DELETED'
             ELSE '{_UNIQUE}' END,
-       {_shown(sql, unique)} || CASE WHEN d.first <> n."_pos" THEN ' stands in row ' || d.first || ' already'
+       {_shown(sql, unique)} || CASE WHEN {stands} THEN ' stands in row ' || d.first || ' already'
             WHEN {is_deleted} THEN {belongs} WHEN u."_sys_id" IS NOT NULL THEN ' is taken by another row'
             ELSE ' is taken by a row that is pending' END, {value}
   FROM pg_temp."next" n
   LEFT JOIN (SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
               WHERE x."_status" IN {_MET} GROUP BY {columns}) d ON {earlier}
   LEFT JOIN {sql.target.main_sql} u ON {other}{claim}
- WHERE n."_status" IN ('{What.TAKEN}', '{What.LATER}') AND (d.first <> n."_pos" OR u."_sys_id" IS NOT NULL{by_claim})"""
+ WHERE n."_status" IN ('{What.TAKEN}', '{What.LATER}') AND ({stands} OR u."_sys_id" IS NOT NULL{by_claim})"""
 
 
 def _behind_rejected(sql: ImportSql) -> str:

@@ -40,6 +40,7 @@ class ImportRun:
         self._conn = conn
         self._sql = sql
         self._values: dict[str, Any] = {"batch": batch}
+        self.counts: Counts = {}  # of the rows by what becomes of them
 
     async def begin(self, *, alone: bool) -> None:
         """Wait for other imports into the entity, hold its definition, and look at the state.
@@ -82,19 +83,42 @@ class ImportRun:
         for statement in sql.follow_own_references():
             await self._do(statement)
 
-    async def write(self) -> Counts:
-        """Write the good rows into the approved table; return how many there are of each kind.
+    async def explain(self) -> tuple[list[dict[str, Any]], bool]:
+        """Tell why rows will not be written: the first errors, and whether there are more.
+
+        Raises:
+            Raced: what stood against a row has gone meanwhile.
+        """
+        self.counts = await self._counted()
+        if self.written + self.counts.get(What.UNCHANGED, 0) == sum(self.counts.values()):
+            return [], False
+        for statement in failure_statements(self._sql):
+            await self._do(statement)
+        cursor = await self._conn.execute(left_untold().encode())
+        if (await cursor.fetchone() or (False,))[0]:
+            raise Raced
+        return await first_errors(self._conn, self._sql.target.entity)
+
+    @property
+    def written(self) -> int:
+        return self.counts.get(What.CREATE, 0) + self.counts.get(What.UPDATE, 0)
+
+    async def write(self) -> None:
+        """Write the good rows: into the approved table, or as proposals.
 
         Raises:
             Raced: a row is not any more as it was when it was judged.
+            StateMoved: so is the store.
         """
-        counts = await self._counted()
-        if counts.get(What.UPDATE):
-            await self._update(counts[What.UPDATE])
-        if counts.get(What.CREATE):
-            await self._do(insert_rows(self._sql))
-        await self._record(counts)
-        return counts
+        if self._sql.proposes:
+            if self.written:
+                await self._do(save_proposals(self._sql))
+        else:
+            if updates := self.counts.get(What.UPDATE):
+                await self._update(updates)
+            if self.counts.get(What.CREATE):
+                await self._do(insert_rows(self._sql))
+        await self._record()
 
     async def _update(self, expected: int) -> None:
         sql = self._sql
@@ -119,44 +143,16 @@ class ImportRun:
                 changed={column: (old, new)},
             )
 
-    async def propose(self) -> Counts:
-        """Save the good rows as proposals; return how many there are of each kind."""
-        counts = await self._counted()
-        if self.written(counts):
-            await self._do(save_proposals(self._sql))
-        await self._record(counts)
-        return counts
-
-    @staticmethod
-    def written(counts: Counts) -> int:
-        return counts.get(What.CREATE, 0) + counts.get(What.UPDATE, 0)
-
-    async def _record(self, counts: Counts) -> None:
+    async def _record(self) -> None:
         await self._check_revision()
-        if not self.written(counts):
+        if not self.written:
             return
         key = self._sql.target.config_sql("change_set_key")
         cursor = await self._conn.execute("SELECT nextval(%s::regclass)", [key])
         self._values["change_set"] = (await cursor.fetchone() or (None,))[0]
-        self._values["events"] = self.written(counts)
+        self._values["events"] = self.written
         for statement in record_events(self._sql):
             await self._do(statement)
-
-    async def explain(self, counts: Counts) -> tuple[list[dict[str, Any]], bool]:
-        """Tell why rows were not written: the first errors, and whether there are more.
-
-        Raises:
-            Raced: what stood against a row has gone meanwhile.
-        """
-        good = self.written(counts) + counts.get(What.UNCHANGED, 0)
-        if good == sum(counts.values()):
-            return [], False
-        for statement in failure_statements(self._sql):
-            await self._do(statement)
-        cursor = await self._conn.execute(left_untold().encode())
-        if (await cursor.fetchone() or (False,))[0]:
-            raise Raced
-        return await first_errors(self._conn, self._sql.target.entity)
 
     # --- statements ---
 

@@ -263,23 +263,22 @@ class ImportSession:
         run = ImportRun(self._conn, sql, batch=batch)
         await run.begin(alone=alone)
         await run.judge(analyze=self._received >= _ANALYZED_FROM)
-        counts = await (run.propose() if sql.proposes else run.write())
-        found, truncated = await run.explain(counts)
-        written = {
-            "inserted": 0 if sql.proposes else counts.get(What.CREATE, 0),
-            "updated": 0 if sql.proposes else counts.get(What.UPDATE, 0),
-            "pending": run.written(counts) if sql.proposes else 0,
-        }
+        found, truncated = await run.explain()
+        await run.write()
+        counts = run.counts
+        direct = {} if sql.proposes else counts
         return Outcome(
             import_id=self._id,
             entity=sql.target.entity,
             entity_id=sql.target.stored.entity_id,
             received=self._received,
+            inserted=direct.get(What.CREATE, 0),
+            updated=direct.get(What.UPDATE, 0),
             unchanged=counts.get(What.UNCHANGED, 0),
+            pending=run.written if sql.proposes else 0,
             batch_name=batch,
             errors=tuple(found),
             errors_truncated=truncated,
-            **written,
         )
 
     def _batch_name(self, sql: ImportSql) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,11 +15,14 @@ from tests.support.importing import (
     counts,
     deploy,
     good,
+    key_of,
     reasons,
+    refusal,
     served,
 )
 
 pytestmark = pytest.mark.anyio
+GUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 COUNTRIES = [{"code": c, "name": n} for c, n in (("CH", "Schweiz"), ("FR", "France"))]
 
 
@@ -47,7 +51,10 @@ async def test_rows_of_csv_become_rows(api: Importing) -> None:
     first, second = await api.rows("place", sort="-code")
     assert first["code"] == "ZH1"
     assert (first["Name"], first["price"], first["level"], first["open"]) == (
-        "Zürich", 12.5, 3, False,
+        "Zürich",
+        12.5,
+        3,
+        False,
     )
     assert first["seen"] == "2024-05-06T07:08:09Z" and first["extra"] == {"a": 1}
     assert first["note"] == "two\nlines" and second["note"] == ""
@@ -84,3 +91,563 @@ async def test_each_rule_has_its_code(api: Importing) -> None:
         (9, "code", "UNIQUE"),
     ]
     assert counts(answer) == {"received": 9, "inserted": 1, "rejected": 8}
+
+
+async def test_absent_columns_get_their_default_or_keep_their_value(api: Importing) -> None:
+    good(await api.csv("place", "code,Name\nZH1,first\n"))
+    [row] = await api.rows("place")
+    assert row["open"] is True and row["level"] is None
+    answer = await api.csv("place", "code,level\nZH1,4\n", mode="upsert")
+    assert counts(answer) == {"received": 1, "updated": 1}
+    [row] = await api.rows("place")
+    assert (row["Name"], row["level"], row["_sys_version"]) == ("first", 4, 2)
+
+
+async def test_an_empty_field_is_null_and_two_quotes_are_an_empty_text(api: Importing) -> None:
+    good(await api.csv("place", 'code,Name,note,email\nZH1,a,"",\nZH2,b,,""\n'))
+    found = {row["code"]: (row["note"], row["email"]) for row in await api.rows("place")}
+    assert found == {"ZH1": ("", None), "ZH2": (None, "")}
+
+
+async def test_what_an_export_has_neutralised_is_restored(api: Importing) -> None:
+    texts = ["=1+1", "+x", "-x", "@x", "'=", "'", "'x", "\t=", "＝1", "plain"]
+    rows = [{"code": f"ZH{n}", "Name": f"n{n}", "note": text} for n, text in enumerate(texts)]
+    good(await api.json("place", rows))
+    exported = await api.client.get(
+        "/api/v1/entities/place/data/export", params={"fields": "code,Name,note"}
+    )
+    for row in await api.rows("place"):
+        await api.client.delete(f"/api/v1/entities/place/data/{row['_sys_id']}")
+    good(await api.csv("place", exported.content))
+    found = {row["code"]: row["note"] for row in await api.rows("place")}
+    assert found == {row["code"]: row["note"] for row in rows}
+
+
+# --- insert and upsert ----------------------------------------------------------------------------
+
+
+async def test_insert_refuses_keys_that_are_there(api: Importing) -> None:
+    good(await api.csv("place", "code,Name\nZH1,a\nZH2,b\n"))
+    rows = {row["code"]: row for row in await api.rows("place")}
+    deleted = rows["ZH2"]["_sys_id"]
+    await api.client.delete(f"/api/v1/entities/place/data/{deleted}", params={"soft": "true"})
+    answer = await api.csv("place", "code,Name\nZH1,c\nZH2,d\nZH3,e\nZH3,f\n")
+    assert reasons(answer) == [
+        (1, "code", "UNIQUE"),
+        (2, "code", "ROW_KEY_DELETED"),
+        (4, "code", "UNIQUE"),
+    ]
+    messages = [error["message"] for error in answer.json()["errors"]]
+    assert messages == [
+        "code 'ZH1' is taken by another row",
+        "code 'ZH2' belongs to a deleted row of place",
+        "code 'ZH3' stands in row 3 already",
+    ]
+    assert {row["code"]: row["Name"] for row in await api.rows("place")} == {"ZH1": "a", "ZH3": "e"}
+
+
+async def test_upsert_updates_inserts_and_leaves_alone(api: Importing, conn: Any) -> None:
+    good(await api.csv("place", "code,Name,level\nZH1,a,1\nZH2,b,2\nZH3,c,3\n"))
+    [third] = await api.rows("place", filter="[code] = 'ZH3'")
+    await api.client.delete(
+        f"/api/v1/entities/place/data/{third['_sys_id']}", params={"soft": "true"}
+    )
+    before = await _events(conn)
+    answer = await api.csv(
+        "place",
+        "code,Name,level\nZH1,a,1\nZH2,B,2\nZH3,C,3\nZH4,d,4\nZH2,again,\n,nokey,\n",
+        mode="upsert",
+    )
+    assert counts(answer) == {
+        "received": 6,
+        "inserted": 1,
+        "updated": 1,
+        "unchanged": 1,
+        "rejected": 3,
+    }
+    assert reasons(answer) == [
+        (3, "code", "ROW_KEY_DELETED"),
+        (5, "code", "UNIQUE"),
+        (6, "code", "REQUIRED_FIELD"),
+    ]
+    rows = {row["code"]: (row["Name"], row["_sys_version"]) for row in await api.rows("place")}
+    assert rows == {"ZH1": ("a", 1), "ZH2": ("B", 2), "ZH4": ("d", 1)}
+    new = (await _events(conn))[len(before) :]
+    assert [
+        (e["action"], e["version"], (e["old"] or {}).get("Name"), e["new"]["Name"]) for e in new
+    ] == [
+        ("data_updated", 2, "b", "B"),
+        ("data_created", 1, None, "d"),
+    ]
+
+
+async def _events(conn: AsyncConnection[Any]) -> list[dict[str, Any]]:
+    cursor = await conn.execute(
+        "SELECT row_to_json(x) FROM (SELECT e.*, c.seq, c.events FROM mdm.event e"
+        " JOIN mdm.change_set c ON c.key = e.change_set ORDER BY c.seq, e.ordinal) x"
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def test_an_import_is_one_change_set_with_history(api: Importing, conn: Any) -> None:
+    good(await api.csv("place", "code,Name\nZH1,a\nZH2,b\nzh3,bad\n"))
+    good(await api.csv("place", "code,Name\nZH2,B\nZH1,a\nZH9,z\n", mode="upsert"))
+    events = [each for each in await _events(conn) if each["new"].get("Name")]
+    events = [each for each in events if "continent" not in each["new"]]
+    first, second = events[:2], events[2:]
+    assert [(e["ordinal"], e["events"], e["action"]) for e in first] == [
+        (0, 2, "data_created"),
+        (1, 2, "data_created"),
+    ]
+    assert [(e["ordinal"], e["events"], e["action"]) for e in second] == [
+        (0, 2, "data_updated"),
+        (1, 2, "data_created"),
+    ]
+    history = await conn.execute(
+        "SELECT h.name, h._sys_version, h._sys_action, h._sys_valid_from = m._sys_created_at,"
+        " h._sys_valid_to = m._sys_last_modified_at"
+        " FROM mdm_data.place__history h JOIN mdm_data.place m USING (_sys_id)"
+    )
+    assert await history.fetchall() == [("b", 1, "data_updated", True, True)]
+    changes = await api.client.get("/api/v1/changes", params={"entity": "place", "afterId": 0})
+    assert changes.json()["totalCount"] == 4
+
+
+async def test_new_ids_follow_the_order_of_the_file(api: Importing) -> None:
+    good(await api.csv("place", "code,Name\n" + "".join(f"ZH{n},x\n" for n in range(50, 0, -1))))
+    rows = await api.rows("place", sort="_sys_id")
+    assert [row["code"] for row in rows] == [f"ZH{n}" for n in range(50, 0, -1)]
+    assert all(row["_sys_id"][14] == "7" and row["_sys_id"][19] in "89ab" for row in rows)
+
+
+async def test_key_columns_may_be_any_unique_ones(api: Importing) -> None:
+    good(await api.csv("place", "code,Name,email,country,slot\nZH1,a,a@x,CH,1\nZH2,b,b@x,CH,2\n"))
+    answer = await api.csv("place", "email,Name\na@x,A\n", mode="upsert", keyColumns="EMAIL")
+    assert counts(answer) == {"received": 1, "updated": 1}
+    answer = await api.csv(
+        "place", "country,slot,Name\nCH,2,B\n", mode="upsert", keyColumns="slot, country"
+    )
+    assert counts(answer) == {"received": 1, "updated": 1}
+    # What has no key of its own is rejected: it could be any row, or a new one each time.
+    answer = await api.csv("place", "email,Name\n,A\n", mode="upsert", keyColumns="email")
+    assert reasons(answer) == [(1, "code", "REQUIRED_FIELD"), (1, "email", "REQUIRED_FIELD")]
+    for names, parameter in (
+        ("Name", "keyColumns"),
+        ("nope", "keyColumns"),
+        ("extra", "keyColumns"),
+    ):
+        answer = await api.csv("place", "code,Name,extra\n", mode="upsert", keyColumns=names)
+        assert refusal(answer) == (400, "REQUEST_INVALID")
+        assert answer.json()["parameter"] == parameter
+    answer = await api.csv("place", "Name\nx\n", mode="upsert")
+    assert refusal(answer) == (400, "REQUEST_INVALID") and "code" in answer.json()["detail"]
+    answer = await api.csv("loose", "a\nx\n", mode="upsert")
+    assert refusal(answer) == (400, "REQUEST_INVALID")
+
+
+async def test_unique_values_among_updates(api: Importing) -> None:
+    good(await api.csv("place", "code,Name,email\nZH1,a,a@x\nZH2,b,b@x\nZH3,c,c@x\nZH4,d,\n"))
+    answer = await api.csv(
+        "place",
+        "code,email\nZH1,b@x\nZH3,new@x\nZH4,new@x\n",
+        mode="upsert",
+    )
+    assert reasons(answer) == [(1, "email", "UNIQUE"), (3, "email", "UNIQUE")]
+    assert counts(answer) == {"received": 3, "updated": 1, "rejected": 2}
+
+
+async def test_a_rejected_row_is_in_nobodys_way(api: Importing) -> None:
+    good(await api.csv("place", "code,Name,email\nZH9,z,taken@x\n"))
+    answer = await api.csv(
+        "place", "code,Name,email\nZH1,a,taken@x\nZH1,b,free@x\nZH1,c,\nZH2,d,free@x\n"
+    )
+    assert reasons(answer) == [
+        (1, "email", "UNIQUE"),
+        (3, "code", "UNIQUE"),
+        (4, "email", "UNIQUE"),
+    ]
+    assert counts(answer) == {"received": 4, "inserted": 1, "rejected": 3}
+
+
+# --- references -----------------------------------------------------------------------------------
+
+
+async def test_rows_may_refer_to_rows_of_the_same_file(api: Importing) -> None:
+    answer = await api.csv(
+        "node",
+        "code,parent,rank\nleaf,mid,1\nmid,root,2\nroot,,3\nself,self,4\nlost,nowhere,5\n"
+        "child,lost,6\ngrandchild,child,7\ntwin,root,1\nofTwin,twin,8\n",
+    )
+    assert counts(answer) == {"received": 9, "inserted": 4, "rejected": 5}
+    assert reasons(answer) == [
+        (5, "parent", "REFERENCE"),
+        (6, "parent", "REFERENCE"),
+        (7, "parent", "REFERENCE"),
+        (8, "rank", "UNIQUE"),
+        (9, "parent", "REFERENCE"),
+    ]
+    assert counts(await api.csv("node", "code,parent\nnew,leaf\n")) == {
+        "received": 1,
+        "inserted": 1,
+    }
+
+
+async def test_changing_a_key_that_rows_refer_to_takes_them_along(
+    api: Importing, conn: Any
+) -> None:
+    good(await api.csv("node", "code,parent,rank\nroot,,1\na,root,2\nb,root,3\n"))
+    answer = await api.csv("node", "rank,code\n1,ROOT\n", mode="upsert", keyColumns="rank")
+    assert counts(answer) == {"received": 1, "updated": 1}
+    rows = {row["code"]: (row["parent"], row["_sys_version"]) for row in await api.rows("node")}
+    assert rows == {"ROOT": (None, 2), "a": ("ROOT", 2), "b": ("ROOT", 2)}
+    events = [e for e in await _events(conn) if e["detail"]]
+    assert [e["detail"] for e in events] == [{"relinkedFrom": "root"}] * 2
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+async def test_json_and_csv_say_the_same_of_the_same_values(api: Importing) -> None:
+    header = [
+        "code",
+        "Name",
+        "country",
+        "email",
+        "kind",
+        "price",
+        "level",
+        "open",
+        "since",
+        "seen",
+        "token",
+    ]
+    rows = [
+        ["ZH1", "a", "CH", "a@x", "port", "1.00", "1", "true", "2020-01-01", "2020-01-01", GUID],
+        ["zh2", None, "XX", "a@x", "ship", "-1", "10", "maybe", "1999-01-01", "25:00", "no"],
+        ["ZH3", "b" * 21, None, "b@x", None, "1.234", "1.5", "", "2020-02-30", "2020-13-01", ""],
+        ["ZH4", "c", "FR", "b@x", "", "1e3", "+1", "FALSE", "", None, None],
+        ["ZH1", "d", None, None, None, None, None, "false", None, None, None],
+        [None, None, None, None, None, "123456789", "99999999999", None, None, None, None],
+    ]
+    as_text = await api.csv("place", _quoted(header, rows), dryRun="true")
+    as_json = await api.json(
+        "place", [dict(zip(header, row, strict=True)) for row in rows], dryRun="true"
+    )
+    assert reasons(as_text) == reasons(as_json)
+    assert counts(as_text) == counts(as_json) == {"received": 6, "inserted": 1, "rejected": 5}
+    assert await api.rows("place") == []
+
+
+def _quoted(header: list[str], rows: list[list[str | None]]) -> str:
+    lines = [",".join(header)]
+    lines += [",".join("" if cell is None else f'"{cell}"' for cell in row) for row in rows]
+    return "\n".join(lines)
+
+
+async def test_json_values_of_their_own_kinds(api: Importing) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "code": "ZH1",
+            "Name": "a",
+            "price": 12.5,
+            "level": 3,
+            "open": False,
+            "extra": {"a": [1, None]},
+        },
+        {"CODE": "ZH2", "name": "b", "price": 1, "big": 9007199254740993, "extra": "text"},
+        {"code": "ZH3", "Name": "tab\tand\\back\nslash", "extra": None},
+        {"code": "ZH4"},
+        {"code": 5, "Name": "c"},
+        {"code": "ZH6", "Name": "d", "nope": 1},
+        {"code": "ZH7", "Name": "e", "_sys_version": 1},
+        {"code": "ZH8", "Name": "f", "NAME": "g"},
+        {"code": "ZH9", "Name": "h", "level": True, "open": 1, "since": 2020},
+        {},
+    ]
+    answer = await api.json("place", rows)
+    assert reasons(answer) == [
+        (4, "Name", "REQUIRED_FIELD"),
+        (5, "code", "TYPE"),
+        (6, "nope", "UNKNOWN_COLUMN"),
+        (7, "_sys_version", "SYSTEM_COLUMN"),
+        (8, "Name", "UNKNOWN_COLUMN"),
+        (9, "level", "TYPE"),
+        (9, "open", "TYPE"),
+        (9, "since", "TYPE"),
+        (10, "code", "REQUIRED_FIELD"),
+        (10, "Name", "REQUIRED_FIELD"),
+    ]
+    found = {row["code"]: row for row in await api.rows("place")}
+    assert found["ZH1"]["extra"] == {"a": [1, None]} and found["ZH1"]["open"] is False
+    assert found["ZH2"]["big"] == 9007199254740993 and found["ZH2"]["extra"] == "text"
+    assert found["ZH2"]["open"] is True
+    assert found["ZH3"]["Name"] == "tab\tand\\back\nslash"
+
+
+async def test_json_rows_may_give_different_columns(api: Importing) -> None:
+    good(
+        await api.json(
+            "place", [{"code": "ZH1", "Name": "a", "level": 1}, {"code": "ZH2", "Name": "b"}]
+        )
+    )
+    answer = await api.json(
+        "place",
+        [{"code": "ZH1", "level": None}, {"code": "ZH2", "level": 2}, {"code": "ZH3", "Name": "c"}],
+        mode="upsert",
+    )
+    assert counts(answer) == {"received": 3, "updated": 2, "inserted": 1}
+    found = {row["code"]: (row["Name"], row["level"]) for row in await api.rows("place")}
+    assert found == {"ZH1": ("a", None), "ZH2": ("b", 2), "ZH3": ("c", None)}
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+async def test_who_may_import(api: Importing) -> None:
+    content = "code,Name,country\nZH1,a,CH\n"
+    assert refusal(await api.csv("place", content, who="stranger")) == (404, "ENTITY_NOT_FOUND")
+    assert refusal(await api.csv("place", content, who="reader")) == (403, "ACCESS_DENIED")
+    assert counts(await api.csv("place", content, who="writer")) == {"received": 1, "inserted": 1}
+    assert refusal(await api.csv("nope", content)) == (404, "ENTITY_NOT_FOUND")
+
+
+async def test_a_row_filter_limits_what_is_written(api: Importing) -> None:
+    good(await api.csv("place", "code,Name,country,email\nGE1,f,FR,f@x\nZH1,s,CH,s@x\n"))
+    answer = await api.csv(
+        "place", "code,Name,country\nZH2,own,CH\nGE2,other,FR\nGE3,none,\n", who="swiss"
+    )
+    assert reasons(answer) == [(2, None, "ACCESS_DENIED"), (3, None, "ACCESS_DENIED")]
+    answer = await api.csv(
+        "place",
+        "code,Name,country\nGE1,stolen,CH\nZH1,moved,FR\nZH2,mine,CH\n",
+        who="swiss",
+        mode="upsert",
+    )
+    # The hidden row's key is taken, and nothing more is said of it.
+    assert reasons(answer) == [(1, "code", "UNIQUE"), (2, None, "ACCESS_DENIED")]
+    assert answer.json()["errors"][0]["message"] == "code 'GE1' is taken by another row"
+    assert counts(answer) == {"received": 3, "updated": 1, "rejected": 2}
+    [hidden] = [row for row in await api.rows("place") if row["code"] == "GE1"]
+    await api.client.delete(
+        f"/api/v1/entities/place/data/{hidden['_sys_id']}", params={"soft": "true"}
+    )
+    for mode in ("insert", "upsert"):
+        answer = await api.csv("place", "code,Name,country\nGE1,x,CH\n", who="swiss", mode=mode)
+        assert reasons(answer) == [(1, "code", "UNIQUE")]
+
+
+async def test_restricted_values_are_neither_shown_nor_found_out(api: Importing, conn: Any) -> None:
+    good(await api.csv("place", "code,Name,salary\nZH1,a,100\nZH2,b,200\n"))
+    exported = await api.client.get(
+        "/api/v1/entities/place/data/export", headers={"X-API-Key": key_of("writer")}
+    )
+    assert b"***" in exported.content
+    answer = await api.csv("place", exported.content, who="writer", mode="upsert")
+    assert counts(answer) == {"received": 2, "unchanged": 2}
+    # Whether a guess is right cannot be seen from the counts.
+    for guess in (100, 101):
+        answer = await api.csv(
+            "place", f"code,salary\nZH1,{guess}\n", who="writer", mode="upsert", dryRun="true"
+        )
+        assert counts(answer) == {"received": 1, "updated": 1}
+    answer = await api.csv(
+        "place", "salary,Name\n100,x\n", who="writer", mode="upsert", keyColumns="salary"
+    )
+    assert refusal(answer) == (403, "COLUMN_RESTRICTED")
+    answer = await api.csv("place", "code,Name,salary\nZH3,c,much\n", who="writer")
+    assert answer.json()["errors"][0]["value"] == "***"
+    assert "much" not in answer.text
+    kept = await conn.execute("SELECT count(*) FROM mdm.import_error WHERE value LIKE '%much%'")
+    assert await kept.fetchone() == (0,)
+    answer = await api.json("place", [{"code": "ZH4", "Name": "d", "salary": "***"}], who="writer")
+    assert counts(answer) == {"received": 1, "inserted": 1}
+
+
+# --- approval -------------------------------------------------------------------------------------
+
+
+async def test_where_approval_is_needed_rows_become_proposals(api: Importing, conn: Any) -> None:
+    answer = await api.csv("gated", "code,level\nA,1\nB,2\nB,3\nC,-1\n", batchName="spring")
+    assert counts(answer) == {"received": 4, "pending": 2, "rejected": 2}
+    assert answer.json()["batchName"] == "spring"
+    assert reasons(answer) == [(3, "code", "UNIQUE"), (4, "level", "RANGE")]
+    assert await api.rows("gated") == []
+    pending = {row["code"]: row for row in await api.rows("gated", state="pending")}
+    assert pending["A"]["_sys_batch_name"] == "spring" and pending["A"]["open"] is True
+    assert pending["A"]["_sys_operation"] == "create" and pending["A"]["_sys_version"] == 0
+    events = [e for e in await _events(conn) if e["action"] == "data_edited"]
+    assert [(e["new"]["code"], e["old"], e["version"]) for e in events] == [
+        ("A", None, 0),
+        ("B", None, 0),
+    ]
+    # What is pending claims its unique values, too.
+    answer = await api.csv("gated", "code,level\nA,5\n")
+    assert reasons(answer) == [(1, "code", "UNIQUE")]
+    assert answer.json()["errors"][0]["message"] == "code 'A' is taken by a row that is pending"
+
+
+async def test_upsert_replaces_what_is_proposed(api: Importing, conn: Any) -> None:
+    good(await api.csv("gated", "code,level,email\nA,1,a@x\nB,2,b@x\n"))
+    await _approve_all(api)
+    good(await api.csv("gated", "code,level\nC,3\n"))
+    answer = await api.csv(
+        "gated", "code,level\nA,1\nB,20\nC,30\nD,40\nB,21\n", mode="upsert", batchName="two"
+    )
+    assert counts(answer) == {"received": 5, "pending": 3, "unchanged": 1, "rejected": 1}
+    pending = {row["code"]: row for row in await api.rows("gated", state="pending")}
+    assert {c: (r["_sys_operation"], r["level"], r["email"]) for c, r in pending.items()} == {
+        "B": ("update", 20, "b@x"),
+        "C": ("create", 30, None),
+        "D": ("create", 40, None),
+    }
+    answer = await api.csv("gated", "code,email\nB,c@x\nD,b@x\n", mode="upsert")
+    # b@x is still that of the approved row.
+    assert reasons(answer) == [(2, "email", "UNIQUE")]
+    pending = {row["code"]: row for row in await api.rows("gated", state="pending")}
+    assert (pending["B"]["level"], pending["B"]["email"]) == (20, "c@x")
+    await _approve_all(api)
+    assert {row["code"]: row["level"] for row in await api.rows("gated")} == {
+        "A": 1,
+        "B": 20,
+        "C": 30,
+        "D": 40,
+    }
+
+
+async def _approve_all(api: Importing) -> None:
+    """Approve as another than the importer."""
+    pending = await api.rows("gated", state="pending")
+    answer = await api.client.post(
+        "/api/v1/entities/gated/approve-batch",
+        json={"ids": [row["_sys_id"] for row in pending]},
+        headers={"X-API-Key": key_of("approver")},
+    )
+    assert answer.status_code == 200, answer.text
+
+
+async def test_proposals_may_refer_to_proposals_and_rows_of_the_file(api: Importing) -> None:
+    good(await api.csv("gated", "code\nroot\n"))
+    answer = await api.csv(
+        "gated", "code,parent,country\na,root,CH\nb,c,\nc,a,\nd,gone,\ne,d,FR\nf,,XX\n"
+    )
+    assert reasons(answer) == [
+        (4, "parent", "REFERENCE"),
+        (5, "parent", "REFERENCE"),
+        (6, "country", "REFERENCE"),
+    ]
+    assert counts(answer) == {"received": 6, "pending": 3, "rejected": 3}
+
+
+async def test_a_batch_name_is_chosen_where_none_is_given(api: Importing) -> None:
+    answer = await api.csv("gated", "code\nA\n")
+    name = answer.json()["batchName"]
+    assert name.startswith("import-")
+    batches = await api.client.get("/api/v1/entities/gated/pending/batches")
+    assert name in batches.text
+    assert good(await api.csv("place", "code,Name\nZH1,a\n"))["batchName"] is None
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+async def test_a_dry_run_tells_and_leaves_nothing(api: Importing, conn: Any) -> None:
+    before = await _events(conn)
+    answer = await api.csv("place", "code,Name\nZH1,a\nzh2,b\n", dryRun="true")
+    assert counts(answer) == {"received": 2, "inserted": 1, "rejected": 1}
+    assert await api.rows("place") == [] and await _events(conn) == before
+    errors = await api.client.get(answer.json()["errorsUrl"])
+    assert errors.text.splitlines() == [
+        "row,column,code,message,value",
+        "2,code,ENTITY_VALIDATION_PATTERN,\"code 'zh2' does not match pattern [A-Z]{2}[0-9]{1,6}\",zh2",
+    ]
+    audited = await conn.execute("SELECT count(*) FROM mdm.audit WHERE action = 'import'")
+    assert await audited.fetchone() == (1,)  # that of the countries
+
+
+async def test_all_errors_are_served_as_csv_to_whom_they_belong(api: Importing) -> None:
+    rows = "".join(f"bad{n},=x\n" for n in range(1500))
+    answer = await api.csv("place", "code,Name\n" + rows, who="writer")
+    found = good(answer)
+    assert len(found["errors"]) == 1000 and found["errorsTruncated"] is True
+    assert found["rejected"] == 1500
+    url = found["errorsUrl"]
+    for who, status in (("writer", 200), ("", 200), ("reader", 404), ("stranger", 404)):
+        headers = {"X-API-Key": key_of(who)} if who else {}
+        errors = await api.client.get(url, headers=headers)
+        assert errors.status_code == status, who
+    errors = await api.client.get(url)
+    assert errors.headers["content-type"].startswith("text/csv")
+    assert len(errors.text.splitlines()) == 1501
+    assert refusal(await api.client.get("/api/v1/imports/none/errors")) == (404, "NOT_FOUND")
+
+
+async def test_an_import_is_audited(api: Importing, conn: Any) -> None:
+    good(await api.csv("place", "code,Name\nZH1,a\nzh2,b\n", who="writer"))
+    cursor = await conn.execute(
+        "SELECT actor, entities, details FROM mdm.audit WHERE action = 'import' ORDER BY audit_id DESC"
+    )
+    actor, entities, details = (await cursor.fetchall())[0]
+    assert (actor, entities) == ("apikey:writer", ["place"])
+    assert details["inserted"] == 1 and details["rejected"] == 1 and details["mode"] == "insert"
+
+
+async def test_nothing_is_an_answer_too(api: Importing) -> None:
+    assert good(await api.csv("place", "code,Name\n"))["received"] == 0
+    assert good(await api.json("place", []))["received"] == 0
+    assert good(await api.json("place", " [ ] "))["received"] == 0
+
+
+# --- repeated requests ----------------------------------------------------------------------------
+
+
+async def test_a_repeated_request_is_done_once(api: Importing) -> None:
+    key = {"Idempotency-Key": '"first"'}
+    content = "code,Name\nZH1,a\nzh2,b\n"
+    first = await api.csv("place", content, headers=key)
+    second = await api.csv("place", content, headers=key)
+    assert good(first) == good(second) and first.json()["inserted"] == 1
+    assert len(await api.rows("place")) == 1
+    other = await api.csv("place", content + "ZH3,c\n", headers=key)
+    assert refusal(other) == (422, "IDEMPOTENCY_CONFLICT")
+    other = await api.csv("place", content, headers=key, mode="upsert")
+    assert refusal(other) == (422, "IDEMPOTENCY_CONFLICT")
+    # The key belongs to the one who used it.
+    assert counts(await api.csv("place", content, headers=key, who="writer")) == {
+        "received": 2,
+        "rejected": 2,
+    }
+    # What was refused may be corrected and sent again.
+    key = {"Idempotency-Key": "second"}
+    assert refusal(await api.csv("place", "code,Nam\n", headers=key))[0] == 400
+    assert counts(await api.csv("place", "code,Name\nZH9,z\n", headers=key)) == {
+        "received": 1,
+        "inserted": 1,
+    }
+    for wrong in ("", "x" * 256, "é"):
+        answer = await api.csv(
+            "place", content, headers={"Idempotency-Key": wrong.encode("latin-1")}
+        )
+        assert refusal(answer) == (400, "REQUEST_INVALID")
+
+
+async def test_a_request_under_way_is_told_so(api: Importing) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"code,Name\nZH1,a\n"
+        begun.set()
+        await go_on.wait()
+        yield b"ZH2,b\n"
+
+    key = {"Idempotency-Key": "slow"}
+    sending = asyncio.create_task(api.csv("place", slowly(), headers=key))
+    await begun.wait()
+    answer = None
+    for _ in range(100):
+        answer = await api.csv("place", "code,Name\nZH1,a\nZH2,b\n", headers=key)
+        if answer.status_code == 409:
+            break
+        await asyncio.sleep(0.02)
+    assert answer is not None and refusal(answer) == (409, "IDEMPOTENCY_IN_FLIGHT")
+    go_on.set()
+    assert counts(await sending) == {"received": 2, "inserted": 2}

@@ -91,6 +91,10 @@ permissions:
     domains: [geo]
     entities: []
     actions: [write]
+  - users: ["apikey:approver"]
+    domains: [geo]
+    entities: []
+    actions: [approve]
   - users: ["apikey:reader"]
     domains: [geo]
     entities: []
@@ -111,7 +115,7 @@ permissions:
     rowFilterDsl: "[country] = 'CH'"
 """,
 }
-PRINCIPALS: Final = ("writer", "reader", "swiss", "stranger")
+PRINCIPALS: Final = ("writer", "reader", "swiss", "stranger", "approver")
 
 
 async def deploy(conn: AsyncConnection[Any], files: Mapping[str, bytes] = FILES) -> None:
