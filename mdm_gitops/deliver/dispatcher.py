@@ -83,10 +83,20 @@ class _Known:
         self.revision = state.revision
         stored = (*state.removed, *state.entities.values())
         self._entities = {entity.entity_id: entity for entity in stored}
+        self._shown: dict[int, frozenset[str]] = {}
 
     def entity(self, entity_id: int) -> Entity | None:
         stored = self._entities.get(entity_id)
         return stored.definition if stored is not None else None
+
+    def shown_columns(self, entity_id: int) -> frozenset[str]:
+        shown = self._shown.get(entity_id)
+        if shown is None:
+            entity = self.entity(entity_id)
+            columns = entity.columns if entity is not None else ()
+            shown = frozenset(column.name for column in columns if not column.restricted)
+            self._shown[entity_id] = shown
+        return shown
 
 
 class Dispatcher:

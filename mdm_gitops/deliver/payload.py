@@ -74,22 +74,23 @@ def changes_between(
     return changes
 
 
+_DECODE: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number).decode
+_QUOTE: Final = json.JSONEncoder(ensure_ascii=False).encode
+_WORDS: Final = {None: "null", True: "true", False: "false"}
+
+
 def _columns(text: str | None) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = (
-        json.loads(text, parse_float=_Number, parse_int=_Number) if text else {}
-    )
+    found: Mapping[str, Any] = _DECODE(text) if text else {}
     return found
 
 
 def _text(value: Any) -> str:
     """Return *value* as JSON in which numbers keep all their digits."""
-    match value:
-        case dict():
-            members = (f"{json.dumps(name)}:{_text(inner)}" for name, inner in value.items())
-            return "{" + ",".join(members) + "}"
-        case list():
-            return "[" + ",".join(_text(inner) for inner in value) + "]"
-        case _Number():
-            return str(value)
-        case _:
-            return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return str(value) if isinstance(value, _Number) else _QUOTE(value)
+    if isinstance(value, dict):
+        members = [f"{_QUOTE(name)}:{_text(inner)}" for name, inner in value.items()]
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join([_text(inner) for inner in value]) + "]"
+    return _WORDS[value]

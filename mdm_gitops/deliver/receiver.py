@@ -53,6 +53,9 @@ class Knowledge(Protocol):
 
     def entity(self, entity_id: int) -> Entity | None: ...
 
+    def shown_columns(self, entity_id: int) -> frozenset[str]:
+        """Return the columns that are there and not restricted."""
+
 
 class Counting(Protocol):
     """Where outcomes are counted: delivered, failed, dead or blocked."""
@@ -266,9 +269,7 @@ class Receiver:
         return time.monotonic() < self._quiet_until or (attempt == 1 and self._is_down)
 
     def _body(self, event: RowEvent) -> bytes:
-        entity = self._knowledge().entity(event.entity_id)
-        columns = entity.columns if entity is not None else ()
-        return body_of(event, shown=frozenset(c.name for c in columns if not c.restricted))
+        return body_of(event, shown=self._knowledge().shown_columns(event.entity_id))
 
     async def _send(self, event: RowEvent, body: bytes) -> Attempt:
         message_id = f"evt_{event.event_id}_{self._subscription.webhook_id.hex}"

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
+from ipaddress import ip_address
 from typing import Any, Final, Self
 
 import aiohttp
@@ -28,6 +29,7 @@ from mdm_gitops.deliver.targets import TargetRules, host_of
 TIMEOUT_S: Final = 15.0
 MAX_ANSWER_BYTES: Final = 65_536
 _REST_OF_ANSWER_S: Final = 1.0
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
 _LOOKUPS: Final = 32  # of names, at a time
 _THROTTLED: Final = frozenset({429, 502, 504})
 _LONGER_WAIT_S: Final = 60.0
@@ -66,6 +68,7 @@ class Sender:
         self.rules = rules
         self._timeout_s = timeout_s
         self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._judged: dict[str, str] = {}  # by URL, why it is refused
 
     async def __aenter__(self) -> Self:
         return self
@@ -77,7 +80,10 @@ class Sender:
     async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> Attempt:
         """Post *body* once. Never raises."""
         started = time.monotonic()
-        refused = self.rules.why_refused(url) or _why_ambiguous(url)
+        refused = self._judged.get(url)
+        if refused is None:
+            refused = self.rules.why_refused(url) or why_ambiguous(url)
+            self._judged[url] = refused
         if refused:
             return Attempt(status=0, seconds=0.0, error=refused, blocked=True)
         try:
@@ -97,17 +103,12 @@ class Sender:
     async def _post(
         self, url: str, body: bytes, headers: Mapping[str, str], started: float
     ) -> Attempt:
-        sent = {"Content-Type": "application/json", "User-Agent": _USER_AGENT, **headers}
         async with self._session(url).post(
-            url, data=body, headers=sent, allow_redirects=False
+            url, data=body, headers=headers, allow_redirects=False
         ) as answer:
-            await _read_rest(answer)
-            return Attempt(
-                status=answer.status,
-                seconds=_since(started),
-                error=_REDIRECTED if 300 <= answer.status < 400 else "",
-                retry_after_s=_retry_after(answer.status, answer.headers.get("Retry-After", "")),
-            )
+            if not answer.content.at_eof():
+                await _read_rest(answer)
+            return _answered(answer, _since(started))
 
     def _session(self, url: str) -> aiohttp.ClientSession:
         session = self._sessions.get(url)
@@ -136,7 +137,8 @@ class Sender:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            timeout=_NO_TIMEOUT,  # that of send() is enough
+            headers={"Content-Type": "application/json", "User-Agent": _USER_AGENT},
             max_line_size=8_190,
             max_field_size=8_190,
         )
@@ -180,18 +182,23 @@ def _lookups() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="webhook-names")
 
 
-def _why_ambiguous(url: str) -> str:
+def why_ambiguous(url: str) -> str:
     """Refuse what the client would understand otherwise than the rules did."""
     try:
         meant = URL(url)
     except ValueError:
         return "is not a URL"
-    is_same = host_of(url) in (_plain(meant.host), _plain(meant.raw_host))
+    is_same = _plain(host_of(url)) in (_plain(meant.host), _plain(meant.raw_host))
     return "" if is_same else "has a host that can be read in two ways"
 
 
 def _plain(host: str | None) -> str:
-    return (host or "").lower().rstrip(".")
+    """Return *host* in the one way that it is written in."""
+    text = (host or "").lower().rstrip(".")
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return text
 
 
 async def _read_rest(answer: aiohttp.ClientResponse) -> None:
@@ -206,6 +213,18 @@ async def _read_rest(answer: aiohttp.ClientResponse) -> None:
                 left -= len(part)
     if not answer.content.at_eof():
         answer.close()
+
+
+def _answered(answer: aiohttp.ClientResponse, seconds: float) -> Attempt:
+    status = answer.status
+    if 200 <= status < 300:
+        return Attempt(status=status, seconds=seconds)
+    return Attempt(
+        status=status,
+        seconds=seconds,
+        error=_REDIRECTED if 300 <= status < 400 else "",
+        retry_after_s=_retry_after(status, answer.headers.get("Retry-After", "")),
+    )
 
 
 def _blocked_in(failure: BaseException | None) -> _Blocked | None:
