@@ -1,0 +1,124 @@
+"""The API keeps what its OpenAPI document promises: no 5xx, no status, type or shape beside it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from psycopg import AsyncConnection
+from starlette.applications import Starlette
+
+from mdm_api.app import create_app, folder_definitions
+from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.settings import Settings
+from mdm_gitops.source import read_folder
+from mdm_gitops.warehouse.connect import connect
+from mdm_gitops.warehouse.names import Schemas
+from tests.integration.test_api_access_table import DEAL, PERMISSIONS
+from tests.integration.test_api_basics import KEY, Client
+from tests.integration.test_api_permissions import git
+from tests.integration.test_writes import FILES
+from tests.support.contract import judge, listening, with_values
+from tests.support.warehouses import apply
+
+pytestmark = pytest.mark.anyio
+ENTITIES = "/api/v1/entities/"
+NAMES = ("customer", "country", "deal")
+VALUES = {
+    "/api": {
+        "column": ("code", "country", "stage", "email", "customer"),
+        "filter": ("[code] = 'C1'", "[code] LIKE 'C%'"),
+        "sort": ("code", "-code"),
+        "fields": ("code", "code,_sys_id"),
+        "asOfUtc": ("2099-01-01T00:00:00Z",),
+    }
+}
+# Without a version in the path the handlers are the same.
+TWINS = ("--exclude-path-regex", "^/api/(changes|audit|entities)")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "definitions"
+    for path, data in {
+        **FILES, "permissions.yaml": PERMISSIONS, "entities/deal.yaml": DEAL
+    }.items():  # fmt: skip
+        (folder / path).parent.mkdir(exist_ok=True, parents=True)
+        (folder / path).write_bytes(data)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "start")
+    return folder
+
+
+@pytest.fixture
+async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(database_url, application_name="test") as conn:
+        await apply(conn, read_folder(root))
+        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+        yield conn
+
+
+@pytest.fixture
+def app(database_url: str, conn: AsyncConnection[Any], root: Path) -> Starlette:
+    settings = Settings(Webhooks={"Enabled": False})
+    definitions = folder_definitions(root, settings)
+    return create_app(database_url=database_url, settings=settings, definitions=definitions)
+
+
+async def rows_of(client: Client) -> list[str]:
+    """Write some rows and return their ids."""
+    ids = []
+    for name, row in (
+        ("country", {"code": "CH", "Name": "Schweiz"}),
+        ("country", {"code": "DE"}),
+        ("customer", {"code": "C1", "country": "CH", "email": "a@b.example", "credit": 12.5}),
+        ("customer", {"code": "C2", "parent": "C1", "extra": {"a": [1, None]}, "salary": "9"}),
+        ("deal", {"code": "D1", "stage": "won", "customer": "C1"}),
+        ("deal", {"code": "D2", "stage": "lost"}),
+    ):
+        answer = await client.post(f"{ENTITIES}{name}/data", json=row)
+        assert answer.status_code in (201, 202), answer.text
+        ids.append(answer.json()["_sys_id"])
+    return ids
+
+
+@asynccontextmanager
+async def ready(app: Starlette) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    """Serve *app* with some rows; yield its URL, and its document with names and ids that exist."""
+    async with listening(app) as url:
+        async with Client(base_url=url, headers={"X-API-Key": KEY}) as client:
+            ids = await rows_of(client)
+            document = (await client.get("/swagger/v1/swagger.json")).json()
+        yield url, with_values(document, {**VALUES, ENTITIES: {"name": NAMES, "id": ids}})
+
+
+async def test_no_answer_is_beside_the_document(app: Starlette, tmp_path: Path) -> None:
+    async with ready(app) as (url, document):
+        options = ("--phases", "examples,fuzzing", "--max-examples", "3", *TWINS)
+        code, said = await judge(document, url=url, key=KEY, folder=tmp_path, options=options)
+    assert code == 0, said
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("phase", ["coverage", "fuzzing"])
+async def test_no_answer_is_beside_the_document_at_length(
+    app: Starlette, tmp_path: Path, phase: str
+) -> None:
+    async with ready(app) as (url, document):
+        options = ("--phases", f"examples,{phase}", "--max-examples", "100")
+        code, said = await judge(document, url=url, key=KEY, folder=tmp_path, options=options)
+    assert code == 0, said
+
+
+async def test_an_answer_beside_the_document_is_found(app: Starlette, tmp_path: Path) -> None:
+    """The negative control: the same run against a document that does not tell of 404."""
+    async with ready(app) as (url, document):
+        path = "/api/v1/entities/{name}"
+        del document["paths"][path]["get"]["responses"]["404"]
+        options = ("--phases", "fuzzing", "--max-examples", "10", "--include-path", path)
+        code, said = await judge(document, url=url, key=KEY, folder=tmp_path, options=options)
+    assert (code, "Undocumented status code" in said) == (1, True), said
