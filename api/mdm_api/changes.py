@@ -13,13 +13,8 @@ from mdm_api.moments import SINCE, UNTIL, moment
 from mdm_api.operations import JSON, Access, Answer, Handler, Kind, Operation, Parameter
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking
-from mdm_gitops.data.feed import (
-    DEFAULT_TAKE,
-    MAX_TAKE,
-    ChangesPage,
-    ChangesRequest,
-    read_changes,
-)
+from mdm_gitops.data.feed import DEFAULT_TAKE, ChangesPage, ChangesRequest, read_changes
+from mdm_gitops.data.feed_statement import MAX_TAKE
 from mdm_gitops.warehouse.connect import Connection
 
 _LAST_ID: Final = 2**53

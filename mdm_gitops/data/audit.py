@@ -24,6 +24,7 @@ from mdm_gitops.data.feed import entity_names, number_changes
 from mdm_gitops.data.feed_sql import (
     BLOCK_BITS,
     block_ranges,
+    config_sql,
     events_in,
     json_or_null,
     moment_sql,
@@ -122,7 +123,7 @@ async def read_audit(
         "take": request.take,
         "need": request.skip + request.take,
     }
-    sql = _Builder(config=f'"{asking.schemas.config}"', request=request).statement()
+    sql = _Builder(config=config_sql(asking.schemas), request=request).statement()
     with translated():
         cursor = await conn.execute(sql.encode(), values)
     result = cursor.pgresult

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from mdm_gitops.warehouse.names import Schemas
+
 BLOCK_BITS: Final = 10
 BLOCK_SIZE: Final = 1 << BLOCK_BITS
 
 # New sets get their ids in portions, each in a transaction of its own.
 _PORTION_SETS: Final = 10_000
 _PORTION_EVENTS: Final = 100_000
+
+
+def config_sql(schemas: Schemas) -> str:
+    return f'"{schemas.config}"'
 
 
 def new_sets(config: str) -> str:

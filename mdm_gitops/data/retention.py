@@ -15,7 +15,7 @@ from typing import Any, Final
 from psycopg import AsyncConnection
 
 from mdm_gitops.data.failures import translated
-from mdm_gitops.data.feed_sql import BLOCK_BITS
+from mdm_gitops.data.feed_sql import BLOCK_BITS, config_sql
 from mdm_gitops.warehouse.names import Schemas
 
 _BATCH: Final = 10_000
@@ -139,6 +139,6 @@ async def _value(
 
 
 def _sql(query: str, schemas: Schemas) -> bytes:
-    config = f'"{schemas.config}"'
+    config = config_sql(schemas)
     sets = _SETS.format(config=config)
     return query.format(config=config, sets=sets, cutoff=_CUTOFF, bits=BLOCK_BITS).encode()

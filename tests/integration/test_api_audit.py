@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mdm_api.app import create_app
+from mdm_api.upkeep import Refusal, Refusals, tell_refusals
 from mdm_gitops.data import audit
 from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.source import read_tree
@@ -152,6 +153,28 @@ async def test_refused_credentials_are_counted_and_told_without_a_secret(databas
     assert address.startswith("address:")
     assert (told[address]["credential"], told[address]["count"]) == ("apiKey", 3)
     assert not any(key in str(told) for key in ("mdm_wrong", "another", lab.keys["hr"]))
+
+
+def test_many_addresses_fill_no_table() -> None:
+    refusals = Refusals()
+    for number in range(5_000):
+        refusals.note(Refusal(f"10.0.{number // 256}.{number % 256}", "apiKey"))
+    counts = refusals.take()
+    assert len(counts) <= 1_001
+    assert sum(counts.values()) == 5_000
+    assert counts[Refusal("others", "apiKey")] == 4_000
+    assert not refusals.take()
+
+
+async def test_what_could_not_be_written_down_is_kept(lab: Lab) -> None:
+    services = lab.app.state.services
+    services.refusals.note(Refusal("192.0.2.1", "apiKey"))
+    await lab.conn.execute("ALTER TABLE mdm.audit RENAME TO elsewhere")
+    await tell_refusals(services)
+    await lab.conn.execute("ALTER TABLE mdm.elsewhere RENAME TO audit")
+    await tell_refusals(services)
+    [entry] = await entries(lab, action="credential_refused")
+    assert (entry["user"], entry["details"]["count"]) == ("address:192.0.2.1", 1)
 
 
 async def test_what_a_program_records(lab: Lab) -> None:

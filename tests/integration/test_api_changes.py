@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 from psycopg import AsyncConnection
+from starlette.applications import Starlette
 
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
@@ -79,6 +80,7 @@ class Lab:
     conn: AsyncConnection[Any]
     client: Client
     keys: dict[str, str]
+    app: Starlette
 
     async def get(self, who: str, path: str = "/api/v1/changes", **query: Any) -> httpx2.Response:
         return await self.client.get(path, params=query, headers={"X-API-Key": self.keys[who]})
@@ -119,7 +121,7 @@ async def opened(url: str, *, tier: str = "Enterprise") -> AsyncIterator[Lab]:
         keys = {name: await add_key(conn, name) for name in ("lab", "hr", "north", "nobody")}
         app = create_app(database_url=url, settings=settings)
         async with served(app) as client:
-            yield Lab(conn=conn, client=client, keys={**keys, "root": KEY})
+            yield Lab(conn=conn, client=client, keys={**keys, "root": KEY}, app=app)
 
 
 def definitions(**changes: bytes) -> Definitions:
@@ -452,6 +454,42 @@ async def test_an_image_that_is_no_value_of_the_type_of_today_shows_nothing(lab:
         lab.conn, read_tree({**FILES, "permissions.yaml": rights, "entities/part.yaml": part})
     )
     assert await lab.told("north") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "seen_when_gone"),
+    [
+        (b"[_sys_created_by] = 'apikey:bootstrap'", True, False),  # an image has no system columns
+        (b"[extra] IS NULL", True, False),  # nor does it tell two nulls of JSON apart
+        (b"[boss].[Region] = 'N'", True, True),
+        (b"[boss].[Region] = 'S'", False, False),
+        (b"[Region] = 'N' AND [code] IN ('A', 'B')", True, True),
+        (b"[rank] IS NULL", False, False),
+        (b"[rank] >= 3 AND [share] < 0.5", True, True),
+    ],
+    ids=lambda each: each.decode() if isinstance(each, bytes) else "",
+)
+async def test_filters_of_any_kind(lab: Lab, text: bytes, seen: bool, seen_when_gone: bool) -> None:
+    site = FILES["entities/site.yaml"] + (
+        b"  - {name: extra, dataType: json}\n"
+        b"  - {name: share, dataType: decimal}\n"
+        b"  - {name: boss, dataType: string, reference: {entity: site}}\n"
+    )
+    rights = FILES["permissions.yaml"].replace(b"[site, part]", b"[site]")
+    rights = rights.replace(b"[Region] = 'N'", text)
+    await apply(
+        lab.conn, read_tree({**FILES, "entities/site.yaml": site, "permissions.yaml": rights})
+    )
+    boss = await lab.create("site", code="X", Region="N")
+    row = await lab.create("site", code="A", Region="N", rank=3, share=0.25, boss="X")
+
+    async def told() -> bool:
+        return row in {record for _, record in await lab.told("north")}
+
+    assert await told() is seen
+    await lab.send("DELETE", f"site/data/{row}")
+    assert await told() is seen_when_gone
+    assert boss in {record for _, record in await lab.told("root")}
 
 
 async def test_hidden_rows_change_no_byte(lab: Lab) -> None:

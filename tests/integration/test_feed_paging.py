@@ -18,7 +18,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from mdm_gitops.access import Principal, PrincipalKind
-from mdm_gitops.data import feed
+from mdm_gitops.data import feed_statement
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.audit import AuditRequest, read_audit
 from mdm_gitops.data.feed import ChangesRequest, number_changes, read_changes
@@ -181,7 +181,7 @@ async def all_pages(
 async def test_pages_are_what_the_whole_feed_holds(
     conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch, most_blocks: int
 ) -> None:
-    monkeypatch.setattr(feed, "_MAX_BLOCKS", most_blocks)
+    monkeypatch.setattr(feed_statement, "_MAX_BLOCKS", most_blocks)
     lab = Lab(conn, random.Random(7))
     await lab.build(sets=150, large=5)
     assert [each.id for each in lab.entries] == list(range(1, len(lab.entries) + 1))
