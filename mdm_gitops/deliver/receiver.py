@@ -151,6 +151,7 @@ class Receiver:
         await self._be_as_new_as(page)
         if self.is_stopping:
             return
+        self._tell_removed(page.end - self._position - len(page.events))
         chains = _by_record(event for event in page.events if self._wants(event))
         if not chains:  # of no interest: after a crash it is looked at again
             self._position = page.end
@@ -337,6 +338,12 @@ class Receiver:
         if not self.is_disabled:
             self.is_disabled = True
             await self._queue.disable(reason)
+
+    def _tell_removed(self, number: int) -> None:
+        """The ids of the feed have no gaps but what retention has removed."""
+        if number:
+            extra = {"webhook": self._name, "changes": number}
+            _LOG.warning("retention removed changes that a webhook had not come to", extra=extra)
 
     def _tell_blocked(self, told: Attempt) -> None:
         _LOG.warning(

@@ -291,6 +291,23 @@ async def test_many_blocked_changes_of_one_record(
     assert receiver.got == []
 
 
+async def test_what_retention_removed_is_told_and_passed_over(
+    database_url: str, conn: AsyncConnection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receiving(fine) as [receiver]:
+        await subscribe(conn, "late", receiver.url)
+        for n in range(5):
+            await happen(conn, n)
+        await conn.execute("DELETE FROM mdm.event WHERE change_set IN (2, 4)")
+        async with dispatching(database_url):
+            await until(lambda: len(receiver.got) == 3)
+            await happen(conn, 6)
+            await until(lambda: len(receiver.got) == 4)
+    assert [int(h["mdm-sequence"]) for _, h, _ in receiver.got][-1] == 6
+    told = [r for r in caplog.records if r.getMessage().startswith("retention removed changes")]
+    assert [record.__dict__["changes"] for record in told] == [2]
+
+
 @pytest.mark.parametrize("number", [200, pytest.param(1_000, marks=pytest.mark.soak)])
 async def test_many_subscriptions(
     database_url: str, conn: AsyncConnection[Any], number: int
