@@ -95,6 +95,10 @@ def test_each_operation_is_complete(operation: Operation) -> None:
         assert {"401", "503"} <= statuses
     if operation.access is Access.GLOBAL_ADMIN:
         assert "403" in statuses
+    if operation.body is not None:
+        assert "413" in statuses
+    if operation.path.startswith("/api/"):
+        assert {"400", "429"} <= statuses, "an unknown query parameter, the rate limit"
     assert all(parameter.description.endswith(".") for parameter in operation.parameters)
 
 
