@@ -36,6 +36,15 @@ VALUES = {
         "asOfUtc": ("2099-01-01T00:00:00Z",),
     }
 }
+_ANY = {"type": ["string", "number", "boolean", "null"]}
+ROW = {
+    "code": {"enum": ["C1", "C2", "C3", "C4", "CH", "D1", "D3"]},
+    "country": {"enum": ["CH", "DE", None, "XX"]},
+    "customer": {"enum": ["C1", None]},
+    "parent": {"enum": ["C1", "C2", None]},
+    "extra": {},
+    **dict.fromkeys(("email", "segment", "credit", "rank", "born", "seen", "active", "tag"), _ANY),
+}
 # Without a version in the path the handlers are the same.
 TWINS = ("--exclude-path-regex", "^/api/(changes|audit|entities)")
 
@@ -93,7 +102,12 @@ async def ready(app: Starlette) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         async with Client(base_url=url, headers={"X-API-Key": KEY}) as client:
             ids = await rows_of(client)
             document = (await client.get("/swagger/v1/swagger.json")).json()
-        yield url, with_values(document, {**VALUES, ENTITIES: {"name": NAMES, "id": ids}})
+        yield (
+            url,
+            with_values(
+                document, {**VALUES, ENTITIES: {"name": NAMES, "id": ids}}, bodies={"RowInput": ROW}
+            ),
+        )
 
 
 async def test_no_answer_is_beside_the_document(app: Starlette, tmp_path: Path) -> None:

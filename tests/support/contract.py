@@ -68,9 +68,14 @@ async def listening(app: Starlette) -> AsyncIterator[str]:
 
 
 def with_values(
-    document: dict[str, Any], values: Mapping[str, Mapping[str, Sequence[str]]]
+    document: dict[str, Any],
+    values: Mapping[str, Mapping[str, Sequence[str]]],
+    *,
+    bodies: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Return *document* with known values of parameters: by path prefix, then by parameter.
+
+    *bodies* are the members that can be written, by the name of a schema that allows any.
 
     Others may still be made up. The longest prefix counts. How to sign in is left out: the one key
     that is given would be sent beside made up ones, which is always 400.
@@ -86,6 +91,10 @@ def with_values(
                 if parameter["name"] in known and "enum" not in parameter["schema"]:
                     fixed = {"enum": list(known[parameter["name"]])}
                     parameter["schema"] = {"anyOf": [fixed, parameter["schema"]]}
+    for name, members in bodies.items():
+        known_body = {"type": "object", "properties": members, "additionalProperties": False}
+        schemas = made["components"]["schemas"]
+        schemas[name] = {"anyOf": [known_body, schemas[name]]}
     return made
 
 
