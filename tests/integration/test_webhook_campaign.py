@@ -109,7 +109,8 @@ async def happen_many(conn: AsyncConnection[Any], number: int) -> None:
 
 @contextmanager
 def killed_at_the_end(url: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-m", "tests.support.webhook_process", url])
+    command = [sys.executable, "-m", "tests.support.webhook_process", url]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:
         yield
     finally:
