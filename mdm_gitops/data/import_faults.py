@@ -37,7 +37,8 @@ def failure_statements(sql: ImportSql) -> Iterator[str]:
     if sql.own_references:
         yield _astray(sql)
     if sql.upserts:
-        yield _behind_rejected(sql)
+        yield _otherwise(sql, sql.key, What.AGAIN)
+    yield from (_otherwise(sql, unique, What.LATER) for unique in sql.unique_sets)
 
 
 def left_untold() -> str:
@@ -190,18 +191,19 @@ SELECT DISTINCT n."_pos", {column},
  WHERE n."_status" IN ('{What.TAKEN}', '{What.LATER}') AND ({stands} OR u."_sys_id" IS NOT NULL{by_claim})"""
 
 
-def _behind_rejected(sql: ImportSql) -> str:
-    """Tell rows whose key stands in an earlier row that was met first, and is rejected, too."""
-    column, value = _first(sql, sql.key)
-    columns = ", ".join(f'x."{name}"' for name in sql.key)
-    same = " AND ".join(f'd."{name}" = n."{name}"' for name in sql.key)
+def _otherwise(sql: ImportSql, columns: Sequence[str], what: What) -> str:
+    """Tell rows that nothing was told of: they gave way to a row that is rejected, too, or that is
+    written although it comes later."""
+    column, value = _first(sql, columns)
+    names = ", ".join(f'x."{name}"' for name in columns)
+    same = " AND ".join(f'd."{name}" = n."{name}"' for name in columns)
     return f"""{_INSERT}
-SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, sql.key)} || ' stands in row ' || d.first || ' already',
+SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, columns)} || ' stands in row ' || d.first || ' already',
        {value}
-  FROM pg_temp."next" n JOIN (SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
-   WHERE x."_status" <> '{What.INVALID}' GROUP BY {columns}) d ON {same} AND d.first < n."_pos"
- WHERE n."_status" = '{What.AGAIN}'
-   AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos")"""
+  FROM pg_temp."next" n JOIN (SELECT {names}, min(x."_pos") AS first FROM pg_temp."next" x
+   WHERE x."_status" NOT IN ('{What.INVALID}', '{What.LATER}') GROUP BY {names}) d
+    ON {same} AND d.first <> n."_pos"
+ WHERE n."_status" = '{what}' AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos")"""
 
 
 def _astray(sql: ImportSql) -> str:
