@@ -163,7 +163,7 @@ def _taken(sql: ImportSql, unique: tuple[str, ...]) -> str:
     A row that the caller may not see is not said to be deleted.
     """
     column, value = _first(sql, unique)
-    stands = f'(d.first < n."_pos" OR (d.first > n."_pos" AND n."_status" = \'{What.LATER}\'))'
+    stands = 'd.first < n."_pos"'
     columns = ", ".join(f'x."{name}"' for name in unique)
     earlier = " AND ".join(f'd."{name}" = n."{name}"' for name in unique)
     same = " AND ".join(f'u."{name}" = n."{name}"' for name in unique)

@@ -400,14 +400,16 @@ class ImportSql(ProposalBuilder):
         )
 
     def mark_later(self) -> Iterator[str]:
-        """Yield the statements that mark all but the first of rows with the same unique values."""
+        """Yield the statements that mark all but the first of rows with the same unique values, also
+        where the first is marked itself: ``revive_later`` decides row by row."""
         for unique in self.unique_sets:
             columns = ", ".join(f'x."{name}"' for name in unique)
             given = " AND ".join(f'x."{name}" IS NOT NULL' for name in unique)
             same = " AND ".join(f'n."{name}" = d."{name}"' for name in unique)
             yield f"""UPDATE pg_temp."next" n SET "_status" = '{What.LATER}' FROM (
   SELECT {columns}, min(x."_pos") AS first FROM pg_temp."next" x
-   WHERE x."_status" IN {WRITTEN} AND {given} GROUP BY {columns} HAVING count(*) > 1) d
+   WHERE x."_status" IN ({WRITTEN[1:-1]}, '{What.LATER}') AND {given}
+   GROUP BY {columns} HAVING count(*) > 1) d
  WHERE {same} AND n."_pos" > d.first AND n."_status" IN {WRITTEN}"""
 
     def revive_later(self) -> str:
