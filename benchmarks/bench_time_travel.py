@@ -82,9 +82,7 @@ _PART_VALUES: Final = (
 _MAKER_VALUES: Final = "'M' || n, 'Maker ' || n || ' of ' || v"
 
 
-async def measure(
-    server: Server, _folder: Path, rows: int = ROWS, *, whole: bool = False
-) -> list[Figure]:
+async def measure(server: Server, rows: int = ROWS, *, whole: bool = False) -> list[Figure]:
     url = await server.fresh_database()
     async with opened(url) as conn:
         await fill(conn, rows)
@@ -161,7 +159,7 @@ async def _figures(conn: Connection, asking: Asking, rows: int, *, whole: bool) 
         for when, moment in moments.items():
             then_s = await _list_s(conn, asking, given, moment)
             yield Figure(
-                case=f"as-of list of 100 of {rows:,} in {VERSIONS} versions, {title}, {when}",
+                case=f"as-of list, {rows:,} rows x {VERSIONS}, {title}, {when}",
                 value=then_s / now_s,
                 unit="ratio",
                 limit=3.0 if title == "default sort" else None,
@@ -194,7 +192,7 @@ async def _alone(rows: int) -> None:
     with tempfile.TemporaryDirectory(prefix="mdm-bench-") as name:
         embedded = await acquire_server(Path(name))
         try:
-            for figure in await measure(Server(embedded.url), Path(name), rows, whole=True):
+            for figure in await measure(Server(embedded.url), rows, whole=True):
                 print(f"{figure.case:<84} {figure.text:>9}  {figure.note}")
         finally:
             await embedded.aclose()

@@ -1,7 +1,8 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
 Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices] [export]
-[feed]; without names all of them, and only then is RESULTS.md written. Exit code 1 when a target is missed.
+[feed] [webhooks] [time-travel]; without names all of them, and only then is RESULTS.md written. Exit
+code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import bench_feed
 import bench_memory
 import bench_reconcile
 import bench_start
+import bench_time_travel
 import bench_validate
 import bench_webhooks
 from figures import Figure
@@ -41,6 +43,7 @@ PARTS: Final = (
     "export",
     "feed",
     "webhooks",
+    "time-travel",
 )
 _INTRODUCTION: Final = """\
 # Measured figures
@@ -95,6 +98,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
                 tell(await bench_feed.measure(server))
             if "webhooks" in chosen:
                 tell(await bench_webhooks.measure(server))
+            if "time-travel" in chosen:
+                tell(await bench_time_travel.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()
