@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -16,11 +17,15 @@ from psycopg import AsyncConnection
 from starlette.applications import Starlette
 
 from mdm_api.app import create_app
+from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.data.asking import Asking, StateMoved
+from mdm_gitops.data.export import ExportFormat, ExportRequest, opened_export
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.store import read_state
 from tests.integration import by_hand
 from tests.integration.test_api_basics import KEY, Client, add_key, problem, served
 from tests.integration.test_rows import COUNTRIES, FILES, PEOPLE
@@ -346,6 +351,57 @@ async def test_a_right_that_is_taken_away_is_gone_at_once(
         " ('apikey:reader', 'ref', 'country', '{read}', '[code] = ''IT''')"
     )
     assert [row["code"] for row in await exported(client, COUNTRY)] == ["IT"]
+
+
+async def test_columns_that_change_places_meanwhile_show_nothing(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    """A deployment that the export has to wait for counts: rights and columns are read after it."""
+    client.headers["X-API-Key"] = await add_key(conn, "reader")
+    async with conn.transaction():
+        for old, new in (("login", "tmp"), ("boss", "login"), ("tmp", "boss")):
+            await conn.execute(f"ALTER TABLE mdm_data.person RENAME COLUMN {old} TO {new}".encode())
+        await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:reader'")
+        asked = asyncio.create_task(client.get(PERSON))
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            waiting = await conn.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if (await waiting.fetchone() or (0,))[0]:
+                break
+        else:
+            raise AssertionError("the export did not wait")
+    assert problem(await asked) == (404, "ENTITY_NOT_FOUND")
+
+
+@pytest.mark.parametrize("format_", ExportFormat)
+async def test_rights_and_rows_are_of_one_snapshot(
+    database_url: str, conn: AsyncConnection[Any], format_: ExportFormat
+) -> None:
+    """What is written between the check of the rights and the first row is not shown."""
+    asking = Asking(
+        principal=Principal(kind=PrincipalKind.APIKEY, name="reader"),
+        state=await read_state(conn, schemas=Schemas()),
+        schemas=Schemas(),
+        now=datetime.now(UTC),
+    )
+    request = ExportRequest(format=format_, fields="code")
+    async with (
+        await connect(database_url, application_name="test") as other,
+        opened_export(
+            other, asking=asking, entity="country", request=request, timeout_s=20
+        ) as export,
+    ):
+        await conn.execute("UPDATE mdm_data.country SET code = 'secret ' || code")
+        content = b"".join([chunk async for chunk in export.chunks()])
+    text = json.dumps(sheet(content)) if format_ is ExportFormat.XLSX else content.decode()
+    assert "CH" in text and "secret" not in text
+    assert export.rows == 4
+    with pytest.raises(StateMoved):
+        await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:reader'")
+        async with opened_export(
+            conn, asking=asking, entity="country", request=request, timeout_s=20
+        ):
+            pass
 
 
 # --- what a sheet cannot hold ---------------------------------------------------------------------

@@ -70,6 +70,8 @@ FILES = {
 PIECES = st.sampled_from(
     [
         *SIGNS,
+        "'",
+        "'=",
         '"',
         '""',
         ",",

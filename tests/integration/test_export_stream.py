@@ -71,6 +71,8 @@ def filled(
 
     asyncio.run(deploy())
     with psycopg.connect(url, autocommit=True) as conn:
+        # A worker of autovacuum would keep the database from being dropped.
+        conn.execute("ALTER TABLE mdm_data.part SET (autovacuum_enabled = false)")
         conn.execute(FILL.format(first=1, last=ROWS).encode())
         conn.execute("ANALYZE mdm_data.part")
     yield maker, url
@@ -164,6 +166,12 @@ def test_who_leaves_frees_the_connection_at_once(
         assert server.client.get(PATH, params={"take": 1}).status_code == 200
         assert time.perf_counter() - started < 2.0
         assert "Traceback" not in server.log
+        assert rows_sent(server) == 1, "what nobody reads was not copied to its end"
+
+
+def rows_sent(server: Process) -> int:
+    found = re.search(r"mdm_rows_read_total (\d+)", server.client.get("/metrics").text)
+    return int(found[1]) if found else -1
 
 
 def test_a_lost_connection_to_the_warehouse_breaks_the_answer(
