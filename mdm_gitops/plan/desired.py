@@ -17,7 +17,6 @@ from mdm_gitops.model import Definitions, Entity
 from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan.physical import PhysicalEntity, Targets, physical_entity, reference_targets
 
-
 EDIT_LAYOUT: Final = "edit tables have indexes"
 
 
