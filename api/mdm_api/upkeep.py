@@ -18,6 +18,8 @@ from mdm_gitops.access.sessions import forget_sessions
 from mdm_gitops.data import audit
 from mdm_gitops.data.asking import StateMoved
 from mdm_gitops.data.feed import number_changes
+from mdm_gitops.data.idempotency import forget_answers
+from mdm_gitops.data.import_errors import remove_old_imports
 from mdm_gitops.data.retention import remove_expired
 from mdm_gitops.errors import MdmError
 from mdm_gitops.warehouse.connect import Connection, borrow
@@ -86,6 +88,17 @@ async def keep_feed(services: Services) -> None:
                 _LOG.info("removed %d changes, %d actions", removed.changes, removed.actions)
     except (MdmError, StateMoved):
         return  # told by the requests that fail
+
+
+async def forget_old_imports(services: Services) -> None:
+    """Remove lists of errors, and answers to repeated requests, that are kept no longer."""
+    data = services.settings.Data
+    with contextlib.suppress(MdmError, StateMoved):  # told by the requests that fail
+        async with borrow(services.pool) as conn:
+            await remove_old_imports(
+                conn, schemas=services.schemas, days=data.ImportErrorRetentionDays
+            )
+            await forget_answers(conn, schemas=services.schemas, hours=data.IdempotencyHours)
 
 
 async def forget_ended_sessions(services: Services) -> None:

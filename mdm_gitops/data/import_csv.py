@@ -90,7 +90,8 @@ class Unreadable(InputError):
 class CsvReader:
     """``feed`` it the body and hand on what it returns; ``finish`` returns the rest.
 
-    *header* is None until the first line was seen; its bytes are never handed on.
+    *header* is None until the first line was seen. In its place a line is handed on that COPY is to
+    skip (``HEADER``): by it COPY learns how lines end, before it counts those within values.
     """
 
     dialect: Dialect
@@ -102,6 +103,7 @@ class CsvReader:
     _inside: bool = False  # a quotation
     _row_bytes: int = 0  # handed on of a row that goes on
     _began: bool = False
+    _first_line: bytes = b""
     _marks: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -130,7 +132,7 @@ class CsvReader:
             if rest is None:
                 self._held = held
                 return b""
-            held = rest
+            return self._first_line + self._take(rest, self._cut(rest))
         return self._take(held, self._cut(held))
 
     def finish(self) -> bytes:
@@ -146,7 +148,10 @@ class CsvReader:
                     line=1,
                     hint=f"quotes are {self.dialect.quote} here; quote=... says otherwise",
                 )
-            held = rest
+            return self._first_line + self._finished(rest)
+        return self._finished(held)
+
+    def _finished(self, held: bytes) -> bytes:
         if len(self.header or ()) > 1:  # of one column an empty line is a row
             held = held.rstrip(b"\r\n")
         # The last line may end without a line end, but not with another one than those before it.
@@ -188,6 +193,7 @@ class CsvReader:
         if b"\0" in raw:
             raise Unreadable("it holds a NUL byte", line=1)
         self.header = self._names(raw)
+        self._first_line = b"h" + found[0]
         self.header_lines = self._lines = _line_ends(held[: found.end()])
         return held[found.end() :]
 

@@ -58,6 +58,7 @@ class JsonReader:
     _at: _At = _At.START
     _enough: int = 0  # do not try again with less text than this
     _began: bool = False
+    _head: bytes = b""  # before it began
 
     def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the rows that are whole by now.
@@ -88,7 +89,10 @@ class JsonReader:
             raise self._unreadable(f"it ends where {self._at.value} should stand")
 
     def _decoded(self, chunk: bytes, last: bool) -> str:
-        if not self._began and chunk:
+        if not self._began:
+            chunk = self._head = self._head + chunk
+            if len(chunk) < len(codecs.BOM_UTF8) and not last:
+                return ""
             self._began = True
             if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 raise Unreadable("it is UTF-16", line=1, hint="send it as UTF-8")

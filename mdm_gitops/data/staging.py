@@ -73,9 +73,7 @@ async def copy_csv(
 def _options(dialect: Dialect) -> str:
     sep, quote = (sign.replace("'", "''") for sign in (dialect.sep, dialect.quote))
     encoding = ENCODINGS[dialect.encoding]
-    return (
-        f"FORMAT csv, DELIMITER E'{sep}', QUOTE '{quote}', ESCAPE '{quote}', ENCODING '{encoding}'"
-    )
+    return f"FORMAT csv, HEADER, DELIMITER E'{sep}', QUOTE '{quote}', ESCAPE '{quote}', ENCODING '{encoding}'"
 
 
 async def copy_json(
@@ -130,7 +128,7 @@ def _unreadable(reader: CsvReader, error: psycopg.Error) -> Unreadable:
     width = len(reader.header or ())
     function, said = error.diag.source_function or "", error.diag.message_primary or ""
     where = _LINE.search(error.diag.context or "")
-    line = reader.header_lines + int(where[1]) if where else 0
+    line = reader.header_lines + int(where[1]) - 1 if where else 0
     if isinstance(error, errors.CharacterNotInRepertoire | errors.UntranslatableCharacter):
         name = reader.dialect.encoding.upper()
         return Unreadable(
@@ -138,17 +136,17 @@ def _unreadable(reader: CsvReader, error: psycopg.Error) -> Unreadable:
             line=line,
             hint="name its encoding: Content-Type: text/csv; charset=windows-1252",
         )
-    if function.startswith("NextCopyFrom"):
-        more = {"extra": "more", "missi": "fewer"}.get(said[:5], "another number of")
-        return Unreadable(
-            f"it has {more} values than the header, which has {width}",
-            line=line,
-            hint="a value that holds the separator or a line end stands in quotes",
-        )
     if function.startswith("CopyReadLine"):
         return Unreadable(
             "its line ends differently from those before it",
             line=line,
             hint="end all lines in one way, or put a value with a line end in quotes",
+        )
+    if isinstance(error, errors.BadCopyFileFormat):
+        more = {"extra": "more", "missi": "fewer"}.get(said[:5], "another number of")
+        return Unreadable(
+            f"it has {more} values than the header, which has {width}",
+            line=line,
+            hint="a value that holds the separator or a line end stands in quotes",
         )
     return Unreadable("it is no CSV", line=line)

@@ -1,0 +1,262 @@
+"""A million rows in: over HTTP, judged by all rules, with events and history, beside COPY alone.
+
+The limit is ``COPY`` of the same bytes into a table with the same twelve columns and the same rules
+(not null, checks, unique key, foreign key with its index), as one client of the same server can do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench_deploy import apply
+from figures import Figure, resident_mb
+from warehouse import PROGRAM, Server, environment, opened
+
+from mdm_gitops.source import read_folder
+from mdm_gitops.warehouse.connect import Connection
+
+ROWS: Final = 1_000_000
+COUNTRIES: Final = 200
+KEY: Final = "a bootstrap key, 30 characters"
+_PATIENCE_S: Final = 60.0
+_HEADER: Final = "code,name,country,city,kind,amount,pieces,active,opened,updated,token,note"
+_FILES: Final = {
+    "mdm.yaml": "name: bench\napiVersion: mdm-gitops/v1\ndomains:\n  - name: bench\n",
+    "entities/country.yaml": """\
+name: country
+domain: bench
+keyColumns: [code]
+columns:
+  - {name: code, dataType: string, nullable: false, maxLength: 4}
+  - {name: name, dataType: string}
+""",
+    "entities/location.yaml": """\
+name: location
+domain: bench
+historyEnabled: true
+keyColumns: [code]
+columns:
+  - {name: code, dataType: string, nullable: false, maxLength: 12, pattern: "[A-Z][0-9]{7}"}
+  - {name: name, dataType: string, nullable: false, maxLength: 100}
+  - {name: country, dataType: string, nullable: false, reference: {entity: country}}
+  - {name: city, dataType: string, maxLength: 80}
+  - {name: kind, dataType: string, allowedValues: [port, rail, road, air]}
+  - {name: amount, dataType: decimal, precision: 12, scale: 2, minValue: 0}
+  - {name: pieces, dataType: int, minValue: 0, maxValue: 1000000}
+  - {name: active, dataType: bool, nullable: false}
+  - {name: opened, dataType: date}
+  - {name: updated, dataType: datetime}
+  - {name: token, dataType: guid}
+  - {name: note, dataType: text}
+""",
+}
+_LIMIT_TABLE: Final = """
+DROP TABLE IF EXISTS mdm_data.bench_limit;
+CREATE TABLE mdm_data.bench_limit (
+    code text NOT NULL CHECK (length(code) <= 12) CHECK (code ~ '^(?:[A-Z][0-9]{7})$'),
+    name text NOT NULL CHECK (length(name) <= 100),
+    country text NOT NULL REFERENCES mdm_data.country (code) DEFERRABLE INITIALLY IMMEDIATE,
+    city text CHECK (length(city) <= 80),
+    kind text CHECK (kind IN ('port', 'rail', 'road', 'air')),
+    amount numeric(12,2) CHECK (amount >= 0),
+    pieces integer CHECK (pieces >= 0 AND pieces <= 1000000),
+    active boolean NOT NULL,
+    opened date, updated timestamptz, token uuid, note text);
+CREATE UNIQUE INDEX ON mdm_data.bench_limit (code);
+CREATE INDEX ON mdm_data.bench_limit (country);
+"""
+_CITIES: Final = ("Zürich", "Genève", "São Paulo", "Łódź", "Bern", '"New ""York"""', '"Kraków, PL"')
+
+
+async def measure(server: Server, folder: Path, *, rows: int = ROWS) -> list[Figure]:
+    root = folder / "import"
+    for name, text in _FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    clean, dirty, half = (folder / f"{name}.csv" for name in ("clean", "dirty", "half"))
+    _write(clean, rows)
+    _write(dirty, rows, bad=0.01)
+    _write(half, rows, changed=0.5)
+    url = await server.fresh_database()
+    async with opened(url) as conn:
+        await apply(conn, read_folder(root))
+        with _api(url, folder) as (address, pid):
+            _post(address, "country", "bulk", _countries())
+            limits = [await _copy_s(conn, clean)]
+            imported_s, grown = _import_s(address, pid, clean, rows)
+            limits.append(await _copy_s(conn, clean))
+            upserted_s, _ = _import_s(address, pid, half, rows, "mode=upsert")
+            await _empty(conn)
+            dirty_s, _ = _import_s(address, pid, dirty, rows)
+            limits.append(await _copy_s(conn, clean))
+    limit_s = min(limits)
+    speed = f"{rows / imported_s:,.0f} rows/s; COPY {limit_s:.1f} s"
+    return [
+        _ratio(f"bulk-csv, {rows:,} rows", imported_s / limit_s, 3.0, speed),
+        _ratio("the same, 1 % of the rows bad, over the clean one", dirty_s / imported_s, 1.15),
+        _ratio("upsert, 50 % of the rows unchanged", upserted_s / limit_s, 4.0),
+        Figure(case="API worker during the import, above idle", value=grown, unit="MB", limit=50.0),
+    ]
+
+
+def _ratio(case: str, value: float, limit: float, note: str = "") -> Figure:
+    return Figure(case=case, value=value, unit="ratio", limit=limit, note=note)
+
+
+def _write(file: Path, rows: int, *, bad: float = 0.0, changed: float = 0.0) -> None:
+    """Write *rows*, always the same ones but for the shares that are *bad* or *changed*."""
+    chance, odd = random.Random(1), random.Random(2)
+    with file.open("w", encoding="utf-8") as out:
+        out.write(_HEADER + "\n")
+        for number in range(rows):
+            code = f"L{number:07}"
+            if odd.random() < bad:
+                code = code.lower()
+            note = "changed" if odd.random() < changed else "" if number % 3 else "some words"
+            out.write(
+                f"{code},Name of location {number},C{chance.randrange(COUNTRIES)},"
+                f"{chance.choice(_CITIES)},{chance.choice(('port', 'rail', 'road', 'air'))},"
+                f"{chance.random() * 99_999:.2f},{chance.randrange(100_000)},"
+                f"{chance.choice(('true', 'false'))},20{chance.randrange(10, 25)}-0"
+                f"{chance.randrange(1, 10)}-1{chance.randrange(10)},2024-03-1{chance.randrange(10)}"
+                f"T0{chance.randrange(10)}:00:0{chance.randrange(10)}Z,"
+                f"{chance.getrandbits(32):08x}-0000-4000-8000-{number:012x},{note}\n"
+            )
+
+
+def _countries() -> bytes:
+    return json.dumps([{"code": f"C{n}", "name": "x"} for n in range(COUNTRIES)]).encode()
+
+
+async def _copy_s(conn: Connection, file: Path) -> float:
+    await conn.execute(_LIMIT_TABLE.encode())
+    started = time.perf_counter()
+    statement = b"COPY mdm_data.bench_limit FROM STDIN (FORMAT csv, HEADER)"
+    with file.open("rb") as source:
+        async with conn.cursor() as cursor, cursor.copy(statement) as copy:
+            while chunk := source.read(262_144):
+                await copy.write(chunk)
+    return time.perf_counter() - started
+
+
+async def _empty(conn: Connection) -> None:
+    await conn.execute(
+        "TRUNCATE mdm_data.location, mdm_data.location__history, mdm.event, mdm.change_set"
+    )
+
+
+def _import_s(
+    address: str, pid: int, file: Path, rows: int, query: str = ""
+) -> tuple[float, float]:
+    """Return the seconds of an import, and how far the memory of the worker rose during it."""
+    before = resident_mb(pid)
+    with _highest_mb(pid) as highest:
+        started = time.perf_counter()
+        with file.open("rb") as body:
+            answer = _post(address, "location", f"bulk-csv?{query}", body, file.stat().st_size)
+        took = time.perf_counter() - started
+    assert answer["received"] == rows, answer
+    return took, max(highest) - before
+
+
+def _post(address: str, entity: str, kind: str, body: Any, size: int | None = None) -> Any:
+    media_type = "text/csv" if kind.startswith("bulk-csv") else "application/json"
+    request = urllib.request.Request(
+        f"{address}/api/v1/entities/{entity}/data/{kind}",
+        data=body,
+        headers={
+            "X-API-Key": KEY,
+            "Content-Type": media_type,
+            "Content-Length": str(size if size is not None else len(body)),
+        },
+    )
+    with urllib.request.urlopen(request, timeout=3_600) as answer:
+        return json.loads(answer.read())
+
+
+@contextlib.contextmanager
+def _highest_mb(pid: int) -> Iterator[list[float]]:
+    seen, stop = [resident_mb(pid)], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.1):
+            seen.append(resident_mb(pid))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _api(url: str, folder: Path) -> Iterator[tuple[str, int]]:
+    log = folder / "import-log"
+    variables = {
+        "Mdm__Database__Url": url,
+        "Mdm__Auth__BootstrapApiKey": KEY,
+        "Mdm__RateLimit__Enabled": "false",
+    }
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [PROGRAM, "serve", "--port", "0"],
+            cwd=folder,
+            env=environment(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+        )
+    try:
+        address = _address(log, process)
+        yield address, process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(_PATIENCE_S)
+
+
+def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := re.search(r"listening on (\S+)", log.read_text()):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{found[1]}/readyz", timeout=5).close()
+                return found[1]
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    raise TimeoutError(log.read_text())
+
+
+async def _alone(rows: int) -> None:
+    """Run only this benchmark: python benchmarks/bench_import.py [ROWS]."""
+    import tempfile
+
+    from mdm_gitops.warehouse.embedded import acquire_server
+
+    with tempfile.TemporaryDirectory(prefix="mdm-bench-") as name:
+        embedded = await acquire_server(Path(name))
+        try:
+            for each in await measure(Server(embedded.url), Path(name), rows=rows):
+                print(
+                    f"{each.case:<62} {each.text:>10} {each.limit_text:>10} {each.verdict} {each.note}"
+                )
+        finally:
+            await embedded.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(_alone(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS))
