@@ -77,7 +77,8 @@ def with_values(
 
     *bodies* are the members that can be written, by the name of a schema that allows any.
 
-    Others may still be made up. The longest prefix counts. How to sign in is left out: the one key
+    Others may still be made up, but in a path only where the request is meant to be wrong: made up
+    names are all that is tried else. The longest prefix counts. How to sign in is left out: the one key
     that is given would be sent beside made up ones, which is always 400.
     """
     made = copy.deepcopy(document)
@@ -90,7 +91,8 @@ def with_values(
             for parameter in operation["parameters"]:
                 if parameter["name"] in known and "enum" not in parameter["schema"]:
                     fixed = {"enum": list(known[parameter["name"]])}
-                    parameter["schema"] = {"anyOf": [fixed, parameter["schema"]]}
+                    others = [] if parameter["in"] == "path" else [parameter["schema"]]
+                    parameter["schema"] = {"anyOf": [fixed, *others]} if others else fixed
     for name, members in bodies.items():
         known_body = {"type": "object", "properties": members, "additionalProperties": False}
         schemas = made["components"]["schemas"]
