@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 URL_VARIABLE: Final = "MDM_SERVE_DATABASE_URL"
 FOLDER_VARIABLE: Final = "MDM_SERVE_FOLDER"
 _HOUSEKEEPING_S: Final = 15.0
+_LOG: Final = logging.getLogger("mdm_api.upkeep")
 
 
 def create_app(
@@ -176,18 +178,25 @@ async def _keep_house(services: Services, stopping: asyncio.Event) -> None:
     cancellation.
     """
     while not stopping.is_set():
-        services.metrics.note_pool(services.pool.get_stats())
-        await _note_used_keys(services)
-        await tell_refusals(services)
-        await keep_feed(services)
-        await forget_ended_sessions(services)
-        await forget_old_imports(services)
-        if services.rate_limit is not None:
-            with contextlib.suppress(MdmError):  # told by the requests that fail
-                await services.rate_limit.forget_past_windows()
+        try:
+            await _chores(services)
+        except Exception:  # noqa: BLE001 - what is wrong with one of them must not end the others for good
+            _LOG.exception("housekeeping failed")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_HOUSEKEEPING_S):
                 await stopping.wait()
+
+
+async def _chores(services: Services) -> None:
+    services.metrics.note_pool(services.pool.get_stats())
+    await _note_used_keys(services)
+    await tell_refusals(services)
+    await keep_feed(services)
+    await forget_ended_sessions(services)
+    await forget_old_imports(services)
+    if services.rate_limit is not None:
+        with contextlib.suppress(MdmError):  # told by the requests that fail
+            await services.rate_limit.forget_past_windows()
 
 
 async def _note_used_keys(services: Services) -> None:

@@ -164,7 +164,7 @@ _NO_MISCHIEF = ("DROP FUNCTION public.mischief() CASCADE",)
         pytest.param(_FORGETFUL, _NOT_FORGETFUL, "I1", id="acknowledged-before-it-is-written"),
         pytest.param(_SOME_EVENTS, _NO_MISCHIEF, "I2", id="events-left-out"),
         pytest.param(_EVENTS_TWICE, _NO_MISCHIEF, "I2", id="events-twice"),
-        pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I1", id="rows-of-imports-left-out"),
+        pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I1 I8", id="rows-of-imports-left-out"),
     ],
 )
 def test_a_loss_is_seen(
@@ -179,7 +179,8 @@ def test_a_loss_is_seen(
             for statement in end:
                 conn.execute(statement.encode())
     assert broken, "the harness has seen nothing"
-    assert any(f": {found}: " in each for each in broken), broken
+    signs = [f": {sign}: " for sign in found.split()]
+    assert any(sign in each for each in broken for sign in signs), broken
 
 
 # --- memory ---------------------------------------------------------------------------------------
