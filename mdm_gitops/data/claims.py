@@ -68,18 +68,20 @@ async def claim(
     sql, placed = statement
     given = {**predicate_values(asking, placed), "ids": list(row_ids), "states": list(states)}
     async with conn.pipeline():
-        await conn.execute(_lock_sql(target).encode(), {"ids": list(row_ids)})
+        locked = await conn.execute(_lock_sql(target).encode(), {"ids": list(row_ids)})
         cursor = await conn.execute(sql, given)
+        # What was proposed between the two statements is seen by the second, but is not held.
+        held = {record[0] for record in await locked.fetchall()}
         records = await cursor.fetchall()
     if records[0][0] != asking.state.revision:
         raise StateMoved
-    return {record[1]: _claim(target, record) for record in records if record[1] is not None}
+    return {record[1]: _claim(target, record) for record in records if record[1] in held}
 
 
 def _lock_sql(target: Target) -> str:
     return (
-        f'SELECT FROM {target.table_sql(Role.EDIT)} e WHERE e."_sys_id" = ANY (%(ids)s::uuid[])'
-        ' ORDER BY e."_sys_id" FOR UPDATE OF e'
+        f'SELECT e."_sys_id" FROM {target.table_sql(Role.EDIT)} e'
+        ' WHERE e."_sys_id" = ANY (%(ids)s::uuid[]) ORDER BY e."_sys_id" FOR UPDATE OF e'
     )
 
 

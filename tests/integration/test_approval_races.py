@@ -108,6 +108,32 @@ async def test_one_of_eight_batches_has_an_effect_on_each_row(lab: Lab, second: 
     assert [row["_sys_state"] for row in await lab.edit()] == ["rejected"] * rejected
 
 
+async def test_what_is_proposed_while_a_decision_waits_is_not_decided_on(
+    lab: Lab, second: Client
+) -> None:
+    """The decision has locked what was there when it came; the rest could still be changed."""
+    low, high = sorted([await lab.approved(code="P1"), await lab.approved(code="P2")])
+    await lab.send("ann", "PUT", f"part/data/{low}", {"rank": 1})
+    async with lab.conn.transaction():
+        await lab.conn.execute(
+            "SELECT FROM mdm_data.part__edit WHERE _sys_id = %s FOR UPDATE", [low]
+        )
+        batch = {"ids": [low, high]}
+        decision = asyncio.create_task(lab.send("bob", "POST", "part/reject-batch", batch))
+        await _somebody_waits(lab)
+        answer = await lab.through(second).send("ann", "PUT", f"part/data/{high}", {"rank": 2})
+        assert answer.status_code == 202
+    results = {each["id"]: each.get("code") for each in (await decision).json()["results"]}
+    assert results == {low: None, high: "PENDING_NOT_FOUND"}
+    assert (await lab.pending(high))["rank"] == 2
+
+
+async def _somebody_waits(lab: Lab) -> None:
+    sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    while await (await lab.conn.execute(sql)).fetchone() == (0,):
+        await asyncio.sleep(0.01)
+
+
 async def test_decisions_and_writes_at_the_same_moment(lab: Lab, second: Client) -> None:
     """Whatever happens to a proposal, its events tell one story."""
     ids = await proposals(lab, 12)
