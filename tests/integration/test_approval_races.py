@@ -130,7 +130,7 @@ async def test_what_is_proposed_while_a_decision_waits_is_not_decided_on(
 
 async def _somebody_waits(lab: Lab) -> None:
     sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-    while await (await lab.conn.execute(sql)).fetchone() == (0,):
+    while await (await lab.conn.execute(sql)).fetchone() == (0,):  # noqa: ASYNC110 - outside
         await asyncio.sleep(0.01)
 
 
