@@ -8,6 +8,7 @@ MdmError
 ├── PlanStale            definitions or warehouse moved since the plan was made
 ├── WarehouseLocked      somebody else is applying, or a table stayed locked
 ├── PartlyApplied        some steps ran, one did not; the next run goes on from there
+├── SourceError          the repository of definitions cannot be reached, or what it says not taken
 ├── WarehouseError       the warehouse cannot be reached or is not usable
 ├── NotFound             no such entity, row or plan
 ├── Conflict             the request does not fit the present state
@@ -50,8 +51,14 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "PARTLY_APPLIED": Kind(title="Plan was applied in part", status=500, exit_code=6),
         "WAREHOUSE_UNAVAILABLE": Kind(title="Warehouse cannot be reached", status=503),
         "WAREHOUSE_UNUSABLE": Kind(title="Warehouse cannot be used", status=500),
+        "SOURCE_UNAVAILABLE": Kind(title="Repository cannot be reached", status=503),
+        "SOURCE_NOT_VERIFIED": Kind(title="Commit is not signed as required", status=409),
+        "SOURCE_REWOUND": Kind(title="History was rewritten", status=409),
         "DEFINITIONS_IN_GIT": Kind(title="Definitions are read-only here", status=409),
         "DEFINITIONS_EDITED": Kind(title="Definitions are being edited", status=409),
+        "REVERT_CONFLICT": Kind(
+            title="Commit cannot be taken back by itself", status=409, exit_code=3
+        ),
         "ENTITY_NOT_FOUND": Kind(title="No such entity", status=404),
         "ENTITY_NOT_DEPLOYED": Kind(title="Entity is not deployed", status=409),
         "ROW_NOT_FOUND": Kind(title="No such row", status=404),
@@ -213,6 +220,12 @@ class PartlyApplied(MdmError):
     """Some steps ran, one did not. Nothing is lost; the next apply goes on from there."""
 
     code = "PARTLY_APPLIED"
+
+
+class SourceError(MdmError):
+    """The repository of definitions cannot be reached, or what it says must not be taken."""
+
+    code = "SOURCE_UNAVAILABLE"
 
 
 class WarehouseError(MdmError):

@@ -156,25 +156,12 @@ def run_git(
     Raises:
         InputError: git is not there, did not answer or refused.
     """
-    program = shutil.which("git")
-    if program is None:
-        raise InputError("git is not installed", hint="install git, or read a plain folder")
-    try:
-        done = subprocess.run(
-            [program, *_OPTIONS, "-C", str(root), *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=_TIMEOUT_SECONDS,
-            env={**_environment(), **variables},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(f"git did not answer within {_TIMEOUT_SECONDS} s") from None
+    done = ask_git(root, *arguments, stdin=stdin, variables=variables)
     if done.returncode == 0:
         return done.stdout
     if may_fail:
         return b""
-    said = _CREDENTIAL.sub("***", done.stderr.decode(errors="replace").strip())
+    said = without_credentials(done.stderr.decode(errors="replace").strip())
     foreign = "dubious ownership" in said
     raise InputError(
         f"git cannot read {root}: {said.splitlines()[0] if said else 'no reason given'}",
@@ -182,7 +169,39 @@ def run_git(
     )
 
 
-def _environment() -> dict[str, str]:
+def ask_git(
+    root: Path,
+    *arguments: str,
+    stdin: bytes = b"",
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> subprocess.CompletedProcess[bytes]:
+    """Run git in *root* and return how it ended, whatever that was: some codes are answers.
+
+    Raises:
+        InputError: git is not there or did not answer.
+    """
+    program = shutil.which("git")
+    if program is None:
+        raise InputError("git is not installed", hint="install git, or read a plain folder")
+    try:
+        return subprocess.run(
+            [program, *_OPTIONS, "-C", str(root), *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            env={**clean_environment(), **variables},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"git did not answer within {_TIMEOUT_SECONDS} s") from None
+
+
+def without_credentials(text: str) -> str:
+    """Return *text* with what stands before the ``@`` of an address masked."""
+    return _CREDENTIAL.sub("***", text)
+
+
+def clean_environment() -> dict[str, str]:
     """Ours, without the variables that point git somewhere else, and never asking a person."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     trust = {n: v for n, v in os.environ.items() if n.startswith("GIT_CONFIG_")}
