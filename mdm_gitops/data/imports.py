@@ -151,7 +151,12 @@ class Importer:
             limits=limits,
             connect_timeout_s=self._connect_timeout_s,
         )
-        await conn.execute(_SESSION.encode())
+        try:
+            with translated():
+                await conn.execute(_SESSION.encode())
+        except BaseException:
+            await conn.close()
+            raise
         return conn
 
 
