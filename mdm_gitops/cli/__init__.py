@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schema": ("mdm_gitops.cli.schema_cmd:schema", "Print the JSON Schemas of the files."),
     "plan": ("mdm_gitops.cli.plan_cmd:plan", "Show what apply would change."),
     "apply": ("mdm_gitops.cli.apply_cmd:apply", "Bring the warehouse to what the files say."),
+    "revert": ("mdm_gitops.cli.revert_cmd:revert", "Take a commit back, with its data."),
     "status": ("mdm_gitops.cli.status_cmd:status", "Show what is deployed, and from which commit."),
     "drift": ("mdm_gitops.cli.drift_cmd:drift", "Show what was changed past the definitions."),
     "up": ("mdm_gitops.cli.up_cmd:up", "Run all of it here: database, operator and API."),
