@@ -13,7 +13,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from mdm_gitops.errors import Location
 from mdm_gitops.model.access import PermissionGrant, Permissions, Webhook, Webhooks
+from mdm_gitops.model.access_tests import AccessTests
 from mdm_gitops.model.entity import Column, Entity
 from mdm_gitops.model.names import fold
 from mdm_gitops.model.project import Project
@@ -44,6 +46,10 @@ class Definitions:
     permissions: Permissions = field(default_factory=Permissions, repr=False)
     webhooks: Webhooks = field(default_factory=Webhooks, repr=False)
     seeds: Mapping[str, Seed] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    access_tests: AccessTests = field(default_factory=AccessTests, repr=False)
+    test_places: Mapping[str, Location] = field(  # by the test's name
+        default_factory=lambda: MappingProxyType({}), repr=False, compare=False
+    )
     commit: str | None = None  # the Git commit they were read from, None for a plain folder
 
     def entity(self, name: str) -> Entity | None:
@@ -76,6 +82,8 @@ class Definitions:
             "webhooks": {w.name: w.content_hash() for w in self.webhooks.webhooks},
             "seeds": {name: seed.content_hash for name, seed in self.seeds.items()},
         }
+        if self.access_tests.tests:
+            parts["accessTests"] = self.access_tests.content_hash()
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from mdm_gitops.model.access import Permissions, Webhooks
+from mdm_gitops.model.access_tests import AccessTests
 from mdm_gitops.model.entity import Entity
 from mdm_gitops.model.names import NAME_PATTERN
 from mdm_gitops.model.package import PackageManifest
@@ -26,6 +27,7 @@ _MODELS: Final[Mapping[str, type[BaseModel]]] = {
     "webhooks": Webhooks,
     "project": Project,
     "package": PackageManifest,
+    "access-tests": AccessTests,
 }
 SCHEMA_NAMES: Final = (*_MODELS, "seed")
 # Where a name is given to something that becomes a table, column, index or view.

@@ -14,6 +14,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "permissions": "Who may do what: permissions.yaml.",
     "webhooks": "Who is told of changes: webhooks.yaml.",
     "project": "The project, its domains and its policy: mdm.yaml.",
+    "access-tests": "What somebody must, and must not, see and do: access-tests.yaml.",
     "package": "What a package says about itself: mdm-package.json.",
     "seed": "Rows that come with the definitions: seed/<entity>.json.",
 }
@@ -109,6 +110,26 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "actions": "What they may do.",
         "rowFilterDsl": "Only rows for which this holds; needs entities.",
     },
+    "AccessTests": {"tests": "Each holds one expectation of what somebody may."},
+    "AccessTest": {
+        "name": "A sentence that says what must hold; unique.",
+        "principal": "Who asks: a user, or user:, service:, apikey: and a name; group: and a name"
+        " is somebody who is only in that group.",
+        "groups": "The groups that the user is in, as the identity provider names them.",
+        "roles": "The roles that the identity provider gives; the admin role makes a Global Admin.",
+        "entity": "The entity that is asked for.",
+        "action": "What is tried.",
+        "expect": "denied; allowed; or which rows are reached, and which columns are masked.",
+    },
+    "Expectation": {
+        "rows": "Keys of exactly the rows that are reached.",
+        "count": "How many rows are reached.",
+        "all": "Every row is reached.",
+        "includes": "Keys of rows that are reached.",
+        "excludes": "Keys of rows that are not reached, or that there are none of.",
+        "masked": "Columns whose values are shown as ***.",
+        "visible": "Columns whose values are shown.",
+    },
     "Webhooks": {"webhooks": "The subscriptions."},
     "Webhook": {
         "name": "A label for people, unique; the subscription is known by it.",
@@ -169,6 +190,8 @@ EXAMPLES: Final[Mapping[tuple[str, str], list[Any]]] = {
     ("Column", "reference"): [{"entity": "country"}],
     ("PermissionItem", "users"): [["alice@example.com", "group:data-stewards"]],
     ("PermissionItem", "rowFilterDsl"): ["[country] = 'CH'"],
+    ("AccessTest", "principal"): ["alice@example.com", "group:sales-dach", "service:webshop"],
+    ("Expectation", "includes"): [["CH", "AT"], [{"country": "CH", "code": "ZH"}]],
     ("Webhook", "url"): ["https://example.com/hooks/mdm"],
     ("Project", "domains"): [[{"name": "sales", "displayName": "Sales"}]],
     ("Environment", "databaseUrlRef"): ["PROD_DATABASE_URL"],

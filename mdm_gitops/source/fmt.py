@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from mdm_gitops.errors import DefinitionError
 from mdm_gitops.model.access import Permissions, Webhooks
+from mdm_gitops.model.access_tests import ACCESS_TESTS_FILE, AccessTests
 from mdm_gitops.model.entity import Entity
 from mdm_gitops.model.project import Project
 from mdm_gitops.source.layout import Collection, Entry, Layout, Scalar, block_of, print_layout
@@ -31,6 +32,7 @@ _ROOT_MODELS: Final[dict[str, type[BaseModel]]] = {
     "mdm.yaml": Project,
     "permissions.yaml": Permissions,
     "webhooks.yaml": Webhooks,
+    ACCESS_TESTS_FILE: AccessTests,
 }
 
 

@@ -15,6 +15,8 @@ from typing import Final, TypeVar
 from mdm_gitops.errors import DefinitionError, Finding, InputError, Location
 from mdm_gitops.model.access import PermissionItem, Permissions, Webhook, Webhooks
 from mdm_gitops.model.access_checks import check_permissions, check_project, check_webhooks
+from mdm_gitops.model.access_test_checks import check_access_tests
+from mdm_gitops.model.access_tests import ACCESS_TESTS_FILE, AccessTests
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.checks import (
     DEFAULT_RESERVED_SCHEMAS,
@@ -145,7 +147,7 @@ def read_tree_leniently(
             all entities, and half of a set of permissions is a different set.
     """
     reading = _read(files, reserved_schemas)
-    shared = [each for each in reading.findings if "/" not in each.location.path]
+    shared = [each for each in reading.findings if _holds_for_all(each.location.path)]
     if shared or reading.project is None:
         raise DefinitionError(_sorted(reading.findings))
     left_out = reading.leave_out_broken()
@@ -170,6 +172,8 @@ class _Reading:
     project: Project | None = None
     permissions: Permissions | None = None
     webhooks: Webhooks | None = None
+    access_tests: AccessTests | None = None
+    test_places: dict[str, Location] = field(default_factory=dict)
     entities: dict[str, Entity] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)  # folded entity name -> file
     unreadable: set[str] = field(default_factory=set)
@@ -209,6 +213,8 @@ class _Reading:
             self.project = self._shaped(path, Project, "project")
         elif path == "permissions.yaml":
             self.permissions = self._shaped(path, Permissions, "permissions")
+        elif path == ACCESS_TESTS_FILE:
+            self.access_tests = self._shaped(path, AccessTests, "access-tests")
         else:
             self.webhooks = self._shaped(path, Webhooks, "webhooks")
 
@@ -288,6 +294,8 @@ class _Reading:
             self._note(check_project(self.project), "mdm.yaml")
         if self.webhooks is not None:
             self._note(check_webhooks(self.webhooks, known), "webhooks.yaml")
+        if self.access_tests is not None:
+            self._check_access_tests(self.access_tests, known)
         if self.permissions is not None:
             self._note(check_permissions(self.permissions, known), "permissions.yaml")
             if self.project is not None:
@@ -353,6 +361,10 @@ class _Reading:
             self.permissions = Permissions(permissions=items)
         if self.webhooks is not None:
             self.webhooks = Webhooks(webhooks=_without(self.webhooks.webhooks, bad))
+        if self.access_tests is not None:
+            wrong = self._has_findings(ACCESS_TESTS_FILE)
+            left = (t for t in self.access_tests.tests if not wrong and fold(t.entity) not in bad)
+            self.access_tests = AccessTests(tests=tuple(left))
 
     def definitions(self, commit: str | None) -> Definitions:
         assert self.project is not None, "asked for after the findings"
@@ -362,8 +374,17 @@ class _Reading:
             permissions=self.permissions or Permissions(),
             webhooks=self.webhooks or Webhooks(),
             seeds=MappingProxyType(dict(sorted(self.seeds.items()))),
+            access_tests=self.access_tests or AccessTests(),
+            test_places=MappingProxyType(self.test_places),
             commit=commit,
         )
+
+    def _check_access_tests(self, tests: AccessTests, known: Known) -> None:
+        self._note(check_access_tests(tests, known), ACCESS_TESTS_FILE)
+        places = [(("tests", number), False) for number in range(len(tests.tests))]
+        located = self.documents[ACCESS_TESTS_FILE].locate(places)
+        names = (test.name for test in tests.tests)
+        self.test_places = dict(zip(names, located, strict=True))
 
 
 Scoped = TypeVar("Scoped", PermissionItem, Webhook)
@@ -380,6 +401,11 @@ def _without(items: Iterable[Scoped], bad: set[str]) -> tuple[Scoped, ...]:
         if names or not item.entities:
             kept.append(item.model_copy(update={"entities": names}))
     return tuple(kept)
+
+
+def _holds_for_all(path: str) -> bool:
+    """Whether a finding there leaves nothing that can be used; tests of access only refuse plans."""
+    return "/" not in path and path != ACCESS_TESTS_FILE
 
 
 def _reference_into(entity: Entity, bad: set[str]) -> str:

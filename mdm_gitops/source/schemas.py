@@ -7,7 +7,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-SCHEMA_NAMES: Final = ("entity", "permissions", "webhooks", "project", "package", "seed")
+SCHEMA_NAMES: Final = (
+    "entity",
+    "permissions",
+    "webhooks",
+    "project",
+    "package",
+    "access-tests",
+    "seed",
+)
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _PLACES: Final = (_PACKAGE / "_schemas", _PACKAGE.parent / "schemas")
 

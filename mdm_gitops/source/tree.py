@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-ROOT_FILES: Final = ("mdm.yaml", "permissions.yaml", "webhooks.yaml")
+ROOT_FILES: Final = ("mdm.yaml", "permissions.yaml", "webhooks.yaml", "access-tests.yaml")
 FOLDERS: Final = ("entities", "seed")
 # Names that look like ours but would silently not be read.
 LOOKALIKES: Final[Mapping[str, str]] = {
@@ -22,6 +22,7 @@ LOOKALIKES: Final[Mapping[str, str]] = {
         "mdm.yaml": ("mdm.yml", "project.yaml"),
         "permissions.yaml": ("permissions.yml", "permission.yaml"),
         "webhooks.yaml": ("webhooks.yml", "webhook.yaml"),
+        "access-tests.yaml": ("access-tests.yml", "access-test.yaml", "access_tests.yaml"),
     }.items()
     for name in names
 }
