@@ -306,7 +306,12 @@ async def _run(
 ) -> dict[int, Line]:
     if first.proposes and not only_judge:
         return await run_proposals(
-            conn, asking=first.asking, target=first.target, statement=statement, rows=rows
+            conn,
+            asking=first.asking,
+            target=first.target,
+            statement=statement,
+            rows=rows,
+            with_values=first.row is not None,
         )
     return await run_write(
         conn, asking=first.asking, statement=statement, rows=rows, only_judge=only_judge
