@@ -274,6 +274,68 @@ class RepositorySettings(_Section):
     )
 
 
+class SourceSettings(_Section):
+    """Where definitions are read from: the folder, a revision of its repository, or a remote."""
+
+    Url: str | None = Field(
+        default=None,
+        description="remote repository, by https, ssh or file; without it the folder itself is read",
+    )
+    Branch: str = Field(default="", description="branch of the remote; else its own default")
+    Tag: str = Field(default="", description="tag of the remote, instead of a branch")
+    Revision: str = Field(
+        default="",
+        description="with `Url` the full hash of a commit; without it a branch, tag or commit of the"
+        " folder's own repository, read without a checkout",
+    )
+    SubPath: str = Field(default="", description="folder of mdm.yaml inside of the repository")
+    Username: str = Field(default="", description="user of the remote; hosts ignore it for tokens")
+    Password: SecretStr | None = Field(default=None, description="password or token, for https")
+    PasswordFile: Path | None = Field(
+        default=None, description="file that holds it instead, read anew for each fetch"
+    )
+    SshKeyFile: Path | None = Field(default=None, description="private key, for ssh")
+    KnownHostsFile: Path | None = Field(
+        default=None, description="keys of hosts for ssh; else those of the account"
+    )
+    CaFile: Path | None = Field(
+        default=None, description="certificates to trust for https; else those of the system"
+    )
+    TimeoutSeconds: Seconds = Field(default=60.0, description="a fetch is ended after")
+    MaxBytes: int = Field(
+        default=1_073_741_824,
+        ge=1_024,
+        description="what is kept of the remote may have this many bytes",
+    )
+    AllowedSigners: Path | None = Field(
+        default=None,
+        description="file of allowed signers as ssh-keygen(1) has it; commits must be signed by one",
+    )
+    AllowedKeys: Path | None = Field(
+        default=None,
+        description="file of OpenPGP public keys; commits must be signed by one of them, or by one of"
+        " `AllowedSigners` where both are set",
+    )
+    AllowRewind: bool = Field(
+        default=False,
+        description="take a commit that does not descend from the last one that was taken",
+    )
+    HookSecret: SecretStr | None = Field(
+        default=None,
+        description="secret of the push webhook at `/api/v1/hooks/git`; without it there is none",
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.Url is None and (self.Branch or self.Tag):
+            raise ValueError("Branch and Tag need a Url")
+        if self.Url is None and self.SubPath and not self.Revision:
+            raise ValueError("SubPath needs a Url or a Revision")
+        if sum(map(bool, (self.Branch, self.Tag, self.Revision))) > 1:
+            raise ValueError("Branch, Tag and Revision exclude each other")
+        return self
+
+
 class DataSettings(_Section):
     """Rows."""
 
@@ -363,6 +425,19 @@ class OperatorSettings(_Section):
         default=2.0, description="pause after a failure; doubles with each further one"
     )
     MaxRetrySeconds: Seconds = Field(default=300.0, description="longest pause after failures")
+    Mode: Literal["heal", "plan-only", "observe"] = Field(
+        default="heal",
+        description="`heal`: applies what the policy lets in; `plan-only`: every plan waits for a"
+        " person; `observe`: looks and tells. `reconcile` of mdm.yaml can only say less",
+    )
+    LeaseSeconds: Seconds = Field(
+        default=30.0,
+        description="of several operators one works; when it is silent for so long, the next one does",
+    )
+    MetricsPort: PortNumber = Field(
+        default=0, description="port for `/metrics`, `/healthz` and `/readyz`; 0: none"
+    )
+    MetricsHost: str = Field(default="127.0.0.1", description="address for them to listen on")
 
 
 class Settings(BaseSettings):
@@ -394,6 +469,7 @@ class Settings(BaseSettings):
     Server: ServerSettings = ServerSettings()
     Auth: AuthSettings = AuthSettings()
     RateLimit: RateLimitSettings = RateLimitSettings()
+    Source: SourceSettings = SourceSettings()
     Repository: RepositorySettings = RepositorySettings()
     Data: DataSettings = DataSettings()
     Webhooks: WebhookSettings = WebhookSettings()

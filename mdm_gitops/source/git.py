@@ -20,10 +20,18 @@ from typing import Final
 
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.source.limits import MAX_JSON_BYTES
-from mdm_gitops.source.tree import FOLDERS, ROOT_FILES, Entry, is_of_interest, why_unusable_path
+from mdm_gitops.source.tree import (
+    FOLDERS,
+    LOOKALIKES,
+    ROOT_FILES,
+    Entry,
+    is_of_interest,
+    why_unusable_path,
+)
 
 DIRTY: Final = "+dirty"
 _TIMEOUT_SECONDS: Final = 60
+_MAX_LISTING_BYTES: Final = 16 * 1024 * 1024
 _OPTIONS: Final = (
     "--no-optional-locks",
     "--no-replace-objects",
@@ -94,10 +102,11 @@ def resolve_revision(repo: Path, revision: str) -> str:
 
 @dataclass(frozen=True)
 class GitTree:
-    """The files of one commit, read as blobs."""
+    """The files of one commit, or of its folder *subpath*, read as blobs."""
 
     repo: Path
     commit: str  # full hash, from resolve_revision
+    subpath: str = ""
 
     def entries(self) -> Iterator[Entry]:
         for path, (mode, kind, _, size) in self._listing.items():
@@ -114,13 +123,28 @@ class GitTree:
 
     @cached_property
     def _listing(self) -> Mapping[str, tuple[bytes, bytes, bytes, bytes]]:
-        listed = run_git(self.repo, "ls-tree", "-r", "-z", "-l", "--full-tree", self.commit)
+        listed = self._listed()
         rows = (row.partition(b"\t") for row in listed.split(b"\x00") if row)
         return {
             os.fsdecode(name): (parts[0], parts[1], parts[2], parts[3])
             for head, _, name in rows
             if len(parts := head.split()) == 4
         }
+
+    def _listed(self) -> bytes:
+        """Only our own paths are asked for, and so much is read: a few objects can list for ever."""
+        tree = f"{self.commit}:{self.subpath}" if self.subpath else self.commit
+        if self.subpath and not run_git(
+            self.repo, "rev-parse", "--verify", "--quiet", tree, may_fail=True
+        ):
+            raise NotFound(
+                f"there is no folder {self.subpath!r} in commit {self.commit[:12]}",
+                hint="Mdm__Source__SubPath is the folder of mdm.yaml",
+            )
+        wanted = (*ROOT_FILES, *LOOKALIKES, *FOLDERS)
+        return _run_bounded(
+            self.repo, "ls-tree", "-r", "-z", "-l", "--full-tree", tree, "--", *wanted
+        )
 
     @cached_property
     def _blobs(self) -> Mapping[str, bytes]:
@@ -142,6 +166,28 @@ def _split_batch(answer: bytes, paths: Sequence[str]) -> Iterator[tuple[str, byt
         size = int(answer[offset:end].split()[2])
         yield path, answer[end + 1 : end + 1 + size]
         offset = end + 1 + size + 1
+
+
+def _run_bounded(root: Path, *arguments: str) -> bytes:
+    """Run git in *root* and return what it printed, which must not be more than is ours to read."""
+    program = shutil.which("git")
+    if program is None:
+        raise InputError("git is not installed", hint="install git, or read a plain folder")
+    with subprocess.Popen(
+        [program, *_OPTIONS, "-C", str(root), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=clean_environment(),
+    ) as process:
+        assert process.stdout is not None, "it was asked for"
+        printed = process.stdout.read(_MAX_LISTING_BYTES + 1)
+        if len(printed) > _MAX_LISTING_BYTES:
+            process.kill()
+            raise InputError("the commit lists more files than anybody writes")
+        if process.wait(_TIMEOUT_SECONDS):
+            raise InputError(f"git cannot list the files of {arguments[5][:12]} in {root}")
+    return printed
 
 
 def run_git(
