@@ -15,6 +15,7 @@ from mdm_gitops.data.import_write import (
     changed_keys,
     insert_rows,
     keep_versions,
+    lock_overwritten,
     lock_tables,
     record_events,
     save_proposals,
@@ -55,6 +56,8 @@ class ImportRun:
         await self._conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S:g}s'".encode())
         if self._sql.proposes:
             await lock_proposals(self._conn, target)
+            if self._sql.upserts:
+                await self._do(lock_overwritten(self._sql))
         await self._do(lock_tables(self._sql, alone=alone))
         await self._check_revision()
         cursor = await self._conn.execute("SELECT clock_timestamp()")

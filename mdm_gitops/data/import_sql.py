@@ -235,7 +235,7 @@ class ImportSql(ProposalBuilder):
             return f'{head}, {new_id} AS "_id", true AS "_is_new"{self._new_values()} FROM {typed}'
         given = " OR ".join(self._was_given(name) for name in self.sealed) or "false"
         found = 'o."_sys_id"'
-        more, rows = ', o AS "_old"', f"{typed} {self._matching()}"
+        more, rows = ', o AS "_old"', f"{typed} {self.matching()}"
         if self.proposes:
             found = 'coalesce(o."_sys_id", e."_sys_id")'
             more += ', e AS "_proposed"'
@@ -244,8 +244,8 @@ class ImportSql(ProposalBuilder):
             f' {given} AS "_is_sealed"{more}{self._merged_values()} FROM {rows}'
         )
 
-    def _matching(self) -> str:
-        """Return the joins to the row that has the key: approved, else proposed as a new one."""
+    def matching(self) -> str:
+        """Return the joins of ``g`` to the row that has the key: approved, else proposed as a new one."""
         same = " AND ".join(f'o."{name}" = g."{name}"' for name in self.key)
         main = f"LEFT JOIN {self.target.main_sql} o ON {same}"
         if not self.proposes:
@@ -383,6 +383,18 @@ class ImportSql(ProposalBuilder):
         for unique in self.unique_sets:
             if set(unique) != set(self.key):  # by those the row itself was found
                 yield self._mark_taken(unique)
+            elif self.proposes:
+                yield self._mark_claimed(unique)
+
+    def _mark_claimed(self, key: tuple[str, ...]) -> str:
+        """Return the statement that marks new rows whose key another row is to get: nobody knows yet
+        whether it will, and it is not the row that is meant."""
+        same = " AND ".join(f'u."{name}" = n."{name}"' for name in key)
+        return (
+            f"UPDATE pg_temp.\"next\" n SET \"_status\" = '{What.TAKEN}'"
+            f" FROM {self.target.table_sql(Role.EDIT)} u"
+            f" WHERE n.\"_status\" = '{What.CREATE}' AND {same} AND {CLAIMS}"
+        )
 
     def _mark_taken(self, unique: tuple[str, ...]) -> str:
         same = " AND ".join(f'u."{name}" = n."{name}"' for name in unique)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mdm_gitops.data import judging
 from mdm_gitops.data.import_sql import ImportSql, What
 from mdm_gitops.data.proposals_sql import PROPOSED
 from mdm_gitops.data.write_sql import EVENT_OF, Operation, differs_sql, event_image, names_sql
@@ -31,6 +32,19 @@ def lock_tables(sql: ImportSql, *, alone: bool) -> str:
         tables.append(target.table_sql(Role.EDIT))
     mode = "SHARE ROW EXCLUSIVE" if alone or sql.proposes else "ROW EXCLUSIVE"
     return f"LOCK TABLE {', '.join(tables)} IN {mode} MODE"
+
+
+def lock_overwritten(sql: ImportSql) -> str:
+    """Return the statement that waits for decisions on the proposals which the import will write to,
+    and keeps off further ones. It comes before ``lock_tables``: a decision holds its proposal before
+    it writes to the tables."""
+    edit = sql.target.table_sql(Role.EDIT)
+    keys = ", ".join(f'{judging.typed_sql(sql.target, c, alias="s")} AS "{c}"' for c in sql.key)
+    given = f"(SELECT {keys} FROM ({sql.texts_sql()}) s) g"
+    return (
+        f'SELECT FROM {edit} p WHERE p."_sys_id" IN (SELECT e."_sys_id" FROM {given}'
+        f' {sql.matching()}) ORDER BY p."_sys_id" FOR UPDATE OF p'
+    )
 
 
 def update_rows(sql: ImportSql) -> str:

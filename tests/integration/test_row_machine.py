@@ -355,16 +355,25 @@ class RowMachine(RuleBasedStateMachine):
             key = "email"
         entity, is_csv = self.lab.by_name[name], chance.random() < 0.5
         rows = [rowlab.values(entity, chance, create=True) for _ in range(chance.randint(1, 6))]
-        if mode == "upsert" and entity.approval:
-            mode = "insert"  # what becomes of a key that another row's proposal has is not settled
         if is_csv:
             rows = _as_csv(entity, rows)
-            if not any("code" in row for row in rows):
-                return  # a header without the key is refused as a whole
-        if mode == "upsert":
-            rows = rowlab.conflict_free(self.oracle, entity, rows, key)
-        if rows:
+        if missing := _missing(entity, rows, mode, key) if is_csv else []:
+            self._refused_import(who, name, rows, mode=mode, key=key, missing=missing)
+        else:
             self._import(chance, who, name, rows, mode=mode, key=key, is_csv=is_csv)
+
+    def _refused_import(
+        self, who: str, name: str, rows: list[Values], *, mode: str, key: str, missing: list[str]
+    ) -> None:
+        params = {"mode": mode, "keyColumns": key}
+        response = self.lab.upload(who, name, rows, params, is_csv=True, headers={})
+        code = "REQUEST_INVALID" if mode == "upsert" else "ENTITY_VALIDATION_REQUIRED_FIELD"
+        problem = parsed(response.content)
+        assert (response.status_code, problem["code"]) == (400, code), response.text
+        assert all(column in problem["detail"] for column in missing), response.text
+        self.seen["import refused"] += 1
+        self.compare_events()
+        self.next_step()
 
     def _import(
         self,
@@ -641,9 +650,17 @@ class RowMachine(RuleBasedStateMachine):
 def _as_csv(entity: Entity, rows: list[Values]) -> list[Values]:
     """Return *rows* as a file of CSV says them: texts, all with the same columns."""
     names = [name for name in entity.by_name if any(name in row for row in rows)]
-    if len(names) == 1:  # an empty line is no row
-        names.append("rank" if entity.name == "region" else "due")
+    filler = "rank" if entity.name == "region" else "due"
+    if len(names) < 2 and filler not in names:  # an empty line is no row
+        names.append(filler)
     return [{name: _as_text(row.get(name)) for name in names} for row in rows]
+
+
+def _missing(entity: Entity, rows: list[Values], mode: str, key: str) -> list[str]:
+    """Return the columns without which a header is refused: those that each new row must have, or
+    that by which rows are found."""
+    needed = [c.name for c in entity.columns if c.required and c.default is None]
+    return [name for name in ([key] if mode == "upsert" else needed) if name not in rows[0]]
 
 
 def _as_text(value: Any) -> str | None:

@@ -276,6 +276,9 @@ class Oracle:
         self.proposals: dict[str, dict[str, Proposal]] = {name: {} for name in self.entities}
         self.events: list[Event] = []
         self._only_asked = False
+        # The values of rows, and those that pending rows claim, as an import found them.
+        self._found: dict[str, Values] = {}
+        self._found_claimed: dict[str, Values] = {}
 
     def would(self, request: Callable[[Oracle], Answer | None]) -> Refused | Answer | None:
         """Return how *request* would be refused, what it answers without an effect, or None."""
@@ -547,6 +550,9 @@ class Oracle:
     ) -> Imported:
         """Import *rows*, one after the other. *new_id* tells the identifier of a row by its values.
 
+        A file is one set, whose rows have no moments between them: a unique value that another row
+        has when the import begins is not free, also where an earlier row of the file gives it away.
+
         *told* are the rows that were told to be rejected: it decides where the interface leaves a
         choice, that is for a row whose key stands in an earlier row that was rejected.
         """
@@ -554,6 +560,8 @@ class Oracle:
         work = _Import(
             entity=entity, mode=mode, actor=actor, key=key or entity.key, batch=batch, new_id=new_id
         )
+        self._found = {i: row.now.values for i, row in self.rows[name].items()}
+        self._found_claimed = self._claims(name)
         for number, given in enumerate(rows, start=1):
             wanted = work.key_of(self._overlaid(entity, {}, given))
             try:
@@ -563,6 +571,7 @@ class Oracle:
             except Refused as refusal:
                 done.rejected[number] = refusal
                 work.rejected |= {wanted} - {None}
+        self._found, self._found_claimed = {}, {}
         return done
 
     def _refuse_if_good(self, work: _Import, given: Values, wanted: tuple[Any, ...] | None) -> None:
@@ -744,8 +753,9 @@ class Oracle:
         self, entity: Entity, columns: tuple[str, ...], wanted: list[Any], row_id: str
     ) -> str:
         """Return the other approved row that has the values *wanted*, a deleted one too, or ""."""
-        for other_id, other in self.rows[entity.name].items():
-            if other_id != row_id and [other.now.values[c] for c in columns] == wanted:
+        now = {i: row.now.values for i, row in self.rows[entity.name].items()}
+        for other_id, values in (*self._found.items(), *now.items()):
+            if other_id != row_id and [values[column] for column in columns] == wanted:
                 return other_id
         return ""
 
@@ -756,11 +766,16 @@ class Oracle:
         row = self.rows[entity.name].get(row_id)
         if row is not None and [row.now.values[column] for column in columns] == wanted:
             return False
+        claims = (*self._found_claimed.items(), *self._claims(entity.name).items())
         return any(
-            [proposal.values[column] for column in columns] == wanted
-            for other_id, proposal in self.pending(entity.name).items()
-            if other_id != row_id and proposal.operation in ("create", "update")
+            other_id != row_id and [values[column] for column in columns] == wanted
+            for other_id, values in claims
         )
+
+    def _claims(self, name: str) -> dict[str, Values]:
+        """Return the values that nobody else may propose, by the row that asks for them."""
+        pending = self.pending(name).items()
+        return {i: p.values for i, p in pending if p.operation in ("create", "update")}
 
     def _refuse_referenced(self, name: str, row_id: str) -> None:
         if any(True for _ in self._referrers(name, self.rows[name][row_id].now.values)):

@@ -21,7 +21,6 @@ from tests.support.oracle import (
     Fault,
     Imported,
     Kind,
-    Oracle,
     Proposal,
     Refused,
     Values,
@@ -228,40 +227,3 @@ def import_differences(answer: Mapping[str, Any], expected: Imported) -> list[st
         elif wrong := fault_differences(listed.get(number, []), refusal):
             found.append(f"row {number}: {wrong}")
     return found
-
-
-def conflict_free(oracle: Oracle, entity: Entity, rows: list[Values], key: str) -> list[Values]:
-    """Leave out rows of an upsert that want a unique value which another one of them may give away,
-    or which others of them may get: the interface does not say who of them is first."""
-    images = [_image(oracle, entity, given, key) for given in rows]
-    kept: list[int] = []
-    for number, (row_id, _, after) in enumerate(images):
-        others = [images[n] for n in range(len(images)) if n != number]
-        given_away = [before for other, before, _ in others if other != row_id]
-        wanted = [after_ for other, _, after_ in others if bool(other) != bool(row_id)]
-        if not any(_meet(entity, after, each) for each in (*given_away, *wanted)):
-            kept.append(number)
-    return [rows[number] for number in kept]
-
-
-def _image(
-    oracle: Oracle, entity: Entity, given: Values, key: str
-) -> tuple[str, list[Values], list[Values]]:
-    """Return the row that *given* is for, "" for none, with its values now and as they would be."""
-    value = given.get(key)
-    images = {i: [row.now.values] for i, row in oracle.rows[entity.name].items()}
-    for row_id, proposal in oracle.proposals[entity.name].items():
-        images.setdefault(row_id, []).append(proposal.values)
-    for row_id, before in images.items():
-        if any(each[key] == value for each in before):
-            return row_id, before, [{**each, **given} for each in before]
-    return "", [], [given]
-
-
-def _meet(entity: Entity, one: list[Values], other: list[Values]) -> bool:
-    return any(
-        all(a.get(c) is not None and str(a.get(c)) == str(b.get(c)) for c in columns)
-        for columns in entity.unique_sets
-        for a in one
-        for b in other
-    )
