@@ -19,18 +19,18 @@ def render_entity(entity: Entity) -> str:
 
 def render(definition: Definition) -> str:
     """Return *definition* as YAML: defaults left out, keys in the order of the model."""
-    return print_layout(_layout(definition.to_document()), header=[], footer=[])
+    return print_layout(layout_of(definition.to_document()), header=[], footer=[])
 
 
-def _layout(value: Any, key: str = "") -> Layout:
+def layout_of(value: Any, key: str = "") -> Layout:
     if isinstance(value, dict):
         entries = [
-            Entry(key=Scalar(value=name), value=_layout(inner, name))
+            Entry(key=Scalar(value=name), value=layout_of(inner, name))
             for name, inner in value.items()
         ]
         return Collection(sequence=False, flow=key in _ONE_LINE, entries=entries)
     if isinstance(value, list):
-        entries = [Entry(key=None, value=_layout(inner)) for inner in value]
+        entries = [Entry(key=None, value=layout_of(inner)) for inner in value]
         flow = not any(isinstance(inner, dict | list) for inner in value)
         return Collection(sequence=True, flow=flow, entries=entries)
     if isinstance(value, str):
