@@ -739,4 +739,5 @@ def test_the_same_for_requests_never_sent_before(
     part: int, history: bool, approval: bool, make_database: DatabaseMaker
 ) -> None:
     start = secrets.randbits(64)
+    print("seed", start)
     _hold(SOAK_RUNS, start, make_database(), history=history, approval=approval)
