@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import Final
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from mdm_gitops.model.access import ALL_DOMAINS, PermissionItem, Permissions, Webhook, Webhooks
 from mdm_gitops.model.known import Known
@@ -46,6 +48,47 @@ def check_project(project: Project) -> Iterator[Problem]:
                 pointer=("environments", index, "databaseUrlRef"),
                 hint="the address itself, which holds a password, does not belong into Git",
             )
+
+
+def check_reconcile(project: Project, known: Known) -> Iterator[Problem]:
+    """Check what the operator is told: a misspelt name would switch it on where it was to be off."""
+    reconcile = project.reconcile
+    for index, override in enumerate(reconcile.overrides):
+        for at, name in enumerate(override.entities):
+            problem = known.unknown_entity(name, ("reconcile", "overrides", index, "entities", at))
+            if problem is not None:
+                yield problem
+    for index, window in enumerate(reconcile.windows):
+        if not _is_timezone(window.timezone):
+            yield Problem(
+                rule="bad-timezone",
+                message=f"{window.timezone[:60]!r} is no time zone",
+                pointer=("reconcile", "windows", index, "timezone"),
+                hint="as in Europe/Zurich, or UTC",
+            )
+    for index, allowance in enumerate(project.policy.allowances):
+        if not _is_day(allowance.until):
+            yield Problem(
+                rule="bad-date",
+                message=f"{allowance.until} is no day",
+                pointer=("policy", "allowances", index, "until"),
+            )
+
+
+def _is_timezone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _twice(kind: str, names: Sequence[str], key: str) -> Iterator[Problem]:

@@ -31,6 +31,14 @@ class ChangeClass(StrEnum):
     DESTRUCTIVE = "destructive"  # data leaves the visible tables (into an archive)
 
 
+class CommittedAllowance(Definition):
+    """What a commit allows beyond the policy: one hazard of one subject, until a day has ended."""
+
+    allow: Annotated[str, Field(pattern=r"^[A-Z_]+:[A-Za-z][A-Za-z0-9_.]*$")]
+    until: Annotated[str, Field(pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$")]  # its last day, UTC
+    reason: str | None = None
+
+
 class Policy(Definition):
     """What may be applied without a person looking at it, and how much may vanish at once."""
 
@@ -39,6 +47,56 @@ class Policy(Definition):
     ] = (ChangeClass.SAFE, ChangeClass.DATA_DEPENDENT)
     max_removed_entities: Annotated[int, Field(ge=0)] = 5
     max_removed_percent: Annotated[int, Field(ge=0, le=100)] = 30
+    allowances: Annotated[tuple[CommittedAllowance, ...], Field(strict=False)] = ()
+
+
+class ReconcileMode(StrEnum):
+    """What the operator does by itself, from most to least; the order is part of the meaning."""
+
+    HEAL = "heal"  # applies what the policy lets in, and sets drift right
+    PLAN_ONLY = "plan-only"  # every plan waits for a person
+    OBSERVE = "observe"  # looks and tells
+
+
+class ModeOverride(Definition):
+    entities: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    mode: Annotated[ReconcileMode, Field(strict=False)]
+
+
+class WindowKind(StrEnum):
+    ALLOW = "allow"  # where there is one, nothing is applied outside of all of them
+    DENY = "deny"  # nothing is applied inside, whatever is allowed
+
+
+class Weekday(StrEnum):
+    MONDAY = "mon"
+    TUESDAY = "tue"
+    WEDNESDAY = "wed"
+    THURSDAY = "thu"
+    FRIDAY = "fri"
+    SATURDAY = "sat"
+    SUNDAY = "sun"
+
+
+ClockTime = Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")]
+
+
+class SyncWindow(Definition):
+    """From *start* up to *end*; it goes past midnight where *end* is not later."""
+
+    kind: Annotated[WindowKind, Field(strict=False)]
+    days: Annotated[tuple[Annotated[Weekday, Field(strict=False)], ...], Field(strict=False)] = ()
+    start: ClockTime
+    end: ClockTime
+    timezone: str = "UTC"
+
+
+class Reconcile(Definition):
+    """How the operator keeps the warehouse what the definitions say."""
+
+    mode: Annotated[ReconcileMode, Field(strict=False)] = ReconcileMode.HEAL
+    overrides: Annotated[tuple[ModeOverride, ...], Field(strict=False)] = ()
+    windows: Annotated[tuple[SyncWindow, ...], Field(strict=False)] = ()
 
 
 class Environment(Definition):
@@ -56,4 +114,5 @@ class Project(Definition):
     description: str | None = None
     domains: Annotated[tuple[Domain, ...], Field(strict=False)] = ()
     policy: Policy = Policy()
+    reconcile: Reconcile = Reconcile()
     environments: Annotated[tuple[Environment, ...], Field(strict=False)] = ()

@@ -147,6 +147,7 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "description": "What the project is for.",
         "domains": "Groups of entities.",
         "policy": "What may be applied without a person looking at it.",
+        "reconcile": "What the operator does by itself, and when.",
         "environments": "The places the definitions run in.",
     },
     "Domain": {**_TEXT, "name": "Name of the domain: letters, digits, _ and -."},
@@ -154,6 +155,28 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "autoApply": "Classes of changes that the operator applies by itself.",
         "maxRemovedEntities": "Refuse a plan that removes more entities than this.",
         "maxRemovedPercent": "Refuse a plan that removes a larger share of all entities.",
+        "allowances": "What these definitions allow beyond it, one thing each, for a while.",
+    },
+    "CommittedAllowance": {
+        "allow": "A hazard, a class or an allowable refusal, and its subject, as `--allow` has it.",
+        "until": "The last day on which it counts, in UTC.",
+        "reason": "Why.",
+    },
+    "Reconcile": {
+        "mode": "heal applies what the policy lets in; plan-only waits for a person; observe tells.",
+        "overrides": "Entities of which less is done.",
+        "windows": "When the operator may apply.",
+    },
+    "ModeOverride": {
+        "entities": "Names of the entities.",
+        "mode": "What is done for them; never more than for all.",
+    },
+    "SyncWindow": {
+        "kind": "Whether the operator may apply in it, or must not.",
+        "days": "Days on which it begins; empty means each.",
+        "start": "Its first minute, HH:MM.",
+        "end": "The minute after its last, HH:MM; not later than start: on the next day.",
+        "timezone": "Name of the time zone (IANA).",
     },
     "Environment": {
         "name": "Name of the environment.",
@@ -194,5 +217,8 @@ EXAMPLES: Final[Mapping[tuple[str, str], list[Any]]] = {
     ("Expectation", "includes"): [["CH", "AT"], [{"country": "CH", "code": "ZH"}]],
     ("Webhook", "url"): ["https://example.com/hooks/mdm"],
     ("Project", "domains"): [[{"name": "sales", "displayName": "Sales"}]],
+    ("CommittedAllowance", "allow"): ["REMOVES_COLUMN:customer"],
+    ("CommittedAllowance", "until"): ["2027-03-31"],
+    ("SyncWindow", "timezone"): ["Europe/Zurich"],
     ("Environment", "databaseUrlRef"): ["PROD_DATABASE_URL"],
 }

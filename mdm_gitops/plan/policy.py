@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from mdm_gitops.errors import InputError
@@ -99,6 +100,17 @@ class Unallowed:
     def flag(self) -> str:
         """The option as it is typed."""
         return f"--allow {self.allowance}"
+
+
+def committed_allowances(policy: Policy, *, today: date) -> tuple[Allowance, ...]:
+    """Return what the definitions themselves allow on *today* (UTC); no allowance is for everything."""
+    return tuple(
+        Allowance(code=code, subject=fold(subject))
+        for each in policy.allowances
+        if date.fromisoformat(each.until) >= today
+        for code, _, subject in [each.allow.partition(":")]
+        if code in CODES
+    )
 
 
 def subject_of(change: Change) -> str:

@@ -15,6 +15,7 @@ from mdm_gitops.source.repository import (
     read_revision,
     read_tree,
     read_tree_leniently,
+    read_tree_over,
 )
 from mdm_gitops.source.tree import Entry, FolderTree, MappingTree, Tree
 
@@ -31,5 +32,6 @@ __all__ = [
     "read_revision",
     "read_tree",
     "read_tree_leniently",
+    "read_tree_over",
     "render_entity",
 ]

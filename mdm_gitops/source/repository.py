@@ -14,7 +14,12 @@ from typing import Final, TypeVar
 
 from mdm_gitops.errors import DefinitionError, Finding, InputError, Location
 from mdm_gitops.model.access import PermissionItem, Permissions, Webhook, Webhooks
-from mdm_gitops.model.access_checks import check_permissions, check_project, check_webhooks
+from mdm_gitops.model.access_checks import (
+    check_permissions,
+    check_project,
+    check_reconcile,
+    check_webhooks,
+)
 from mdm_gitops.model.access_test_checks import check_access_tests
 from mdm_gitops.model.access_tests import ACCESS_TESTS_FILE, AccessTests
 from mdm_gitops.model.base import Definition
@@ -154,6 +159,53 @@ def read_tree_leniently(
     return reading.definitions(commit), tuple(_sorted([*reading.findings, *left_out]))
 
 
+def read_tree_over(
+    files: Mapping[str, bytes] | Tree,
+    deployed: Mapping[str, Entity],
+    *,
+    commit: str | None = None,
+    reserved_schemas: Sequence[str] = DEFAULT_RESERVED_SCHEMAS,
+) -> tuple[Definitions, tuple[Finding, ...]]:
+    """Read what is sound of *files*, and for the rest what is *deployed* (by folded name).
+
+    So that one bad file holds up its own entity and no other: an entity with findings stays what it
+    is, and while there are findings none is removed, because a broken file may be the new name of an
+    old entity. Only an entity that is new and broken is not there at all.
+
+    Raises:
+        DefinitionError: mdm.yaml, permissions.yaml or webhooks.yaml is wrong, or the sound files do
+            not go with what is deployed.
+    """
+    reading = _read(files, reserved_schemas)
+    if not reading.findings:
+        return reading.definitions(commit), ()
+    shared = [each for each in reading.findings if "/" not in each.location.path]
+    if shared or reading.project is None:
+        raise DefinitionError(_sorted(reading.findings))
+    left_out = reading.leave_out_broken(kept=frozenset(deployed))
+    renamed = {fold(each.renamed_from or "") for each in reading.entities.values()}
+    for name, entity in deployed.items():
+        if name not in renamed:
+            reading.entities.setdefault(name, entity)
+    definitions = reading.definitions(commit)
+    if _contradictions(definitions):
+        raise DefinitionError(_sorted(reading.findings))
+    return definitions, tuple(_sorted([*reading.findings, *left_out]))
+
+
+def _contradictions(definitions: Definitions) -> bool:
+    entities = definitions.entities
+    domains = tuple(domain.name for domain in definitions.project.domains)
+    known = Known(entities=entities, domains=domains)
+    items = definitions.permissions.permissions
+    return bool(
+        any(any(check_between(entity, known)) for entity in entities.values())
+        or any(check_all_entities(entities.values()))
+        or any(known.unknown_entity(name, ()) for item in items for name in item.entities)
+        or any(check_row_filters(definitions))
+    )
+
+
 def _read(files: Mapping[str, bytes] | Tree, reserved_schemas: Sequence[str]) -> _Reading:
     tree = MappingTree(files) if isinstance(files, Mapping) else files
     reading = _Reading(tree=tree)
@@ -249,6 +301,7 @@ class _Reading:
                 pointer=("name",),
             )
             self.findings += findings_of([problem], self.documents[path])
+            self.unreadable.add(entity.folded)  # nobody knows which of them is meant
             return
         self.entities[entity.folded] = entity
         if fold(PurePosixPath(path).stem) != entity.folded:
@@ -291,7 +344,8 @@ class _Reading:
 
     def _check_root_files(self, known: Known) -> None:
         if self.project is not None:
-            self._note(check_project(self.project), "mdm.yaml")
+            problems = (*check_project(self.project), *check_reconcile(self.project, known))
+            self._note(problems, "mdm.yaml")
         if self.webhooks is not None:
             self._note(check_webhooks(self.webhooks, known), "webhooks.yaml")
         if self.access_tests is not None:
@@ -334,8 +388,11 @@ class _Reading:
             Finding(rule=rule, message=message, location=Location(path), hint=hint)
         )
 
-    def leave_out_broken(self) -> list[Finding]:
-        """Take entities with findings out, and all that needs them; return what else goes."""
+    def leave_out_broken(self, kept: frozenset[str] = frozenset()) -> list[Finding]:
+        """Take entities with findings out, and all that needs them; return what else goes.
+
+        Rights and webhooks on those that are *kept* in another form stay.
+        """
         bad = {name for name, path in self.paths.items() if self._has_findings(path)}
         bad |= self.unreadable
         added: list[Finding] = []
@@ -349,13 +406,14 @@ class _Reading:
                 message = f"left out because it refers to {target!r}, which has findings"
                 location = Location(self.paths[name])
                 added.append(Finding(rule="left-out", message=message, location=location))
-        self._take_out(bad)
+        self._take_out(bad, kept)
         return added
 
-    def _take_out(self, bad: set[str]) -> None:
+    def _take_out(self, bad: set[str], kept: frozenset[str]) -> None:
         for name in bad:
             self.entities.pop(name, None)
             self.seeds.pop(name, None)
+        bad = bad - kept
         if self.permissions is not None:
             items = _without(self.permissions.permissions, bad)
             self.permissions = Permissions(permissions=items)
