@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from json.encoder import encode_basestring as quoted
 from typing import Any, Final
 
 from mdm_gitops.model.values import to_json_value
@@ -45,15 +46,18 @@ def body_of(event: RowEvent, *, shown: Collection[str]) -> bytes:
     A change keeps the names that its columns had then. One that is not known any more is masked: it may
     have been restricted.
     """
-    document = {
-        "event": event.action,
-        "entityName": event.entity_name,
-        "recordId": event.record_id,
-        "occurredUtc": to_json_value(event.occurred_at),
-        "user": event.user,
-        "changes": changes_between(_columns(event.old), _columns(event.new), shown=shown),
-    }
-    return _text(document).encode()
+    changes = changes_between(_columns(event.old), _columns(event.new), shown=shown)
+    members = [
+        f'{quoted(name)}:{{"old":{_text(change["old"])},"new":{_text(change["new"])}}}'
+        for name, change in changes.items()
+    ]
+    text = (
+        f'{{"event":{quoted(event.action)},"entityName":{quoted(event.entity_name)}'
+        f',"recordId":{quoted(event.record_id)}'
+        f',"occurredUtc":{quoted(to_json_value(event.occurred_at))}'
+        f',"user":{quoted(event.user)},"changes":{{{",".join(members)}}}}}'
+    )
+    return text.encode()
 
 
 def changes_between(
@@ -75,7 +79,6 @@ def changes_between(
 
 
 _DECODE: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number).decode
-_QUOTE: Final = json.JSONEncoder(ensure_ascii=False).encode
 _WORDS: Final = {None: "null", True: "true", False: "false"}
 
 
@@ -87,9 +90,9 @@ def _columns(text: str | None) -> Mapping[str, Any]:
 def _text(value: Any) -> str:
     """Return *value* as JSON in which numbers keep all their digits."""
     if isinstance(value, str):
-        return str(value) if isinstance(value, _Number) else _QUOTE(value)
+        return str(value) if isinstance(value, _Number) else quoted(value)
     if isinstance(value, dict):
-        members = [f"{_QUOTE(name)}:{_text(inner)}" for name, inner in value.items()]
+        members = [f"{quoted(name)}:{_text(inner)}" for name, inner in value.items()]
         return "{" + ",".join(members) + "}"
     if isinstance(value, list):
         return "[" + ",".join([_text(inner) for inner in value]) + "]"

@@ -95,6 +95,7 @@ class Receiver:
         self._failing_from = 0.0 if subscription.failing_since is None else _UNKNOWN
         self._has_waiting = True  # until the table has said otherwise
         self._quiet_until = 0.0
+        self._ahead: tuple[int, asyncio.Task[Page]] | None = None
         self.is_disabled = False
         self.is_stopping = False  # what is not sent yet waits in the table, for whoever comes next
 
@@ -138,6 +139,7 @@ class Receiver:
 
     async def settle(self) -> None:
         """Write down how far this has come, before another one goes on."""
+        self._take_ahead()
         await self._store_position()
 
     @property
@@ -147,10 +149,13 @@ class Receiver:
     # --- pages ---
 
     async def _next_page(self, last_id: int) -> None:
-        page = await self._pages.page(self._position, last_id)
+        ahead = self._take_ahead()
+        page = await (ahead or self._pages.page(self._position, last_id))
         await self._be_as_new_as(page)
         if self.is_stopping:
             return
+        if page.end < last_id:
+            self._read_ahead(page.end, last_id)
         self._tell_removed(page.end - self._position - len(page.events))
         chains = _by_record(event for event in page.events if self._wants(event))
         if not chains:  # of no interest: after a crash it is looked at again
@@ -161,6 +166,19 @@ class Receiver:
         if not self.is_disabled:  # else the page is met again when the subscription is switched on
             self._position = page.end
             await self._store_position(kept)
+
+    def _read_ahead(self, after: int, last_id: int) -> None:
+        """Let the next page be read while this one is delivered."""
+        task = asyncio.create_task(self._pages.page(after, last_id))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._ahead = after, task
+
+    def _take_ahead(self) -> asyncio.Task[Page] | None:
+        """Return what is being read, if it is what comes next."""
+        if self._ahead is None:
+            return None
+        (after, task), self._ahead = self._ahead, None
+        return task if after == self._position else None
 
     async def _deliver_chains(self, chains: Mapping[UUID, Sequence[RowEvent]]) -> list[Undelivered]:
         behind = await self._behind(chains)

@@ -3,15 +3,17 @@
 The address is judged when the socket is made (``targets``), after all spellings and names have become
 one. Redirects are not followed, proxies of the environment are not used, cookies are not kept and
 nothing of the answer is decompressed. Names are looked up in threads of their own: a name server that
-hangs takes none from the rest of the process.
+hangs takes none from the rest of the process. Connections are kept (``connection``), per URL; one that the
+receiver had closed while nobody used it costs no attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,21 +22,24 @@ from functools import cache
 from ipaddress import ip_address
 from typing import Any, Final, Self
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohappyeyeballs import start_connection
 from yarl import URL
 
+from mdm_gitops.deliver.connection import Answer, Closed, Connection, Unreadable
 from mdm_gitops.deliver.targets import TargetRules, host_of
 
 TIMEOUT_S: Final = 15.0
-MAX_ANSWER_BYTES: Final = 65_536
-_REST_OF_ANSWER_S: Final = 1.0
-_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=None)
+_KEPT_S: Final = 30.0  # a connection that nobody uses
+_LOOKED_UP_S: Final = 5.0  # short, and judged each time: so that many connections need one lookup
+_NEXT_ADDRESS_S: Final = 0.25  # RFC 8305
 _LOOKUPS: Final = 32  # of names, at a time
 _THROTTLED: Final = frozenset({429, 502, 504})
 _LONGER_WAIT_S: Final = 60.0
 _REDIRECTED: Final = "redirects are not followed"
-_USER_AGENT: Final = "mdm-gitops-webhooks/1"
+_CLOSED: Final = "the connection was closed before an answer came"
+_HEADERS: Final = (
+    "Content-Type: application/json\r\nUser-Agent: mdm-gitops-webhooks/1\r\nAccept: */*\r\n"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +62,12 @@ class Attempt:
         return self.status == 410
 
 
-class _Blocked(OSError):
+class _Blocked(Exception):
     """The address is not one that may be connected to."""
+
+
+class _Failed(Exception):
+    """No answer came, for a reason in our words."""
 
 
 class Sender:
@@ -67,108 +76,177 @@ class Sender:
     def __init__(self, rules: TargetRules, *, timeout_s: float = TIMEOUT_S) -> None:
         self.rules = rules
         self._timeout_s = timeout_s
-        self._sessions: dict[str, aiohttp.ClientSession] = {}
-        self._judged: dict[str, str] = {}  # by URL, why it is refused
+        self._targets: dict[str, _Target] = {}
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.gather(*(session.close() for session in self._sessions.values()))
-        self._sessions.clear()
+        for target in self._targets.values():
+            target.close()
+        self._targets.clear()
 
     async def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> Attempt:
         """Post *body* once. Never raises."""
         started = time.monotonic()
-        refused = self._judged.get(url)
-        if refused is None:
-            refused = self.rules.why_refused(url) or why_ambiguous(url)
-            self._judged[url] = refused
-        if refused:
-            return Attempt(status=0, seconds=0.0, error=refused, blocked=True)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._post(url, body, headers, started)
+            answer = await self._target(url).post(body, headers, timeout_s=self._timeout_s)
+        except _Blocked as blocked:
+            return Attempt(status=0, seconds=_since(started), error=str(blocked), blocked=True)
         except TimeoutError:
             error = f"no answer within {self._timeout_s:g} s"
             return Attempt(
                 status=0, seconds=_since(started), error=error, retry_after_s=_LONGER_WAIT_S
             )
         except Exception as failure:  # noqa: BLE001 - a receiver can bring about anything
-            blocked = _blocked_in(failure)
-            if blocked is not None:
-                return Attempt(status=0, seconds=_since(started), error=str(blocked), blocked=True)
             return Attempt(status=0, seconds=_since(started), error=_reason(failure))
+        return _answered(answer, _since(started))
 
-    async def _post(
-        self, url: str, body: bytes, headers: Mapping[str, str], started: float
-    ) -> Attempt:
-        async with self._session(url).post(
-            url, data=body, headers=headers, allow_redirects=False
-        ) as answer:
-            if not answer.content.at_eof():
-                await _read_rest(answer)
-            return _answered(answer, _since(started))
-
-    def _session(self, url: str) -> aiohttp.ClientSession:
-        session = self._sessions.get(url)
-        if session is None:
-            session = self._sessions[url] = self._new_session(url)
-        return session
-
-    def _new_session(self, url: str) -> aiohttp.ClientSession:
-        def make_socket(address: Any) -> socket.socket:
-            family, kind, protocol, _, place = address
-            refused = self.rules.why_address_refused(url, str(place[0]))
+    def _target(self, url: str) -> _Target:
+        target = self._targets.get(url)
+        if target is None:
+            refused = self.rules.why_refused(url) or why_ambiguous(url)
             if refused:
                 raise _Blocked(refused)
+            target = self._targets[url] = _Target(url, self.rules)
+        return target
+
+
+class _Target:
+    """Where one URL leads, and the connections that were made to it."""
+
+    def __init__(self, url: str, rules: TargetRules) -> None:
+        parts = URL(url)
+        self._url = url
+        self._rules = rules
+        self._host = parts.raw_host or ""
+        self._port = parts.port or 0
+        self._is_tls = parts.scheme == "https"
+        head = f"POST {parts.raw_path_qs} HTTP/1.1\r\nHost: {parts.host_port_subcomponent}\r\n"
+        self._head = head + _HEADERS
+        self._idle: list[Connection] = []
+        self._found: asyncio.Task[Sequence[Any]] | None = None
+        self._found_at = 0.0
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        if self._found is not None:
+            self._found.cancel()
+
+    async def post(self, body: bytes, headers: Mapping[str, str], *, timeout_s: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        request = self._request(body, headers)
+        kept = self._kept()
+        if kept is not None:
+            try:
+                return await self._exchange(kept, request, timeout_s)
+            except Closed as closed:
+                if not closed.is_silent:
+                    raise
+        async with asyncio.timeout_at(deadline):
+            connection = await self._connect(loop)
+        return await self._exchange(connection, request, deadline - loop.time())
+
+    def _request(self, body: bytes, headers: Mapping[str, str]) -> bytes:
+        lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+        if lines.count("\n") != len(headers):
+            raise ValueError("a header of a delivery holds a line break")
+        return f"{self._head}{lines}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+
+    async def _exchange(self, connection: Connection, request: bytes, timeout_s: float) -> Answer:
+        answer = await connection.post(request, timeout_s=timeout_s)
+        if connection.is_open:
+            connection.rest(_KEPT_S)
+            self._idle.append(connection)
+        return answer
+
+    def _kept(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    # --- connecting ---
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> Connection:
+        opened = await self._socket(await self._addresses(loop))
+        tls = _tls() if self._is_tls else None
+        try:
+            _, connection = await loop.create_connection(
+                lambda: Connection(loop),
+                sock=opened,
+                ssl=tls,
+                server_hostname=self._host.rstrip(".") if tls else None,
+            )
+        except BaseException:
+            opened.close()
+            raise
+        return connection
+
+    async def _socket(self, places: Sequence[Any]) -> socket.socket:
+        refusals: list[str] = []
+
+        def make(place: Any) -> socket.socket:
+            family, kind, protocol, _, address = place
+            refused = self._rules.why_address_refused(self._url, str(address[0]))
+            if refused:
+                refusals.append(refused)
+                raise OSError(refused)
             return socket.socket(family, kind, protocol)
 
-        connector = aiohttp.TCPConnector(
-            limit=64,
-            # Short, and judged like any other answer: so that many connections need one lookup.
-            ttl_dns_cache=5,
-            resolver=_Resolver(),
-            socket_factory=make_socket,
-            keepalive_timeout=30,
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            trust_env=False,
-            timeout=_NO_TIMEOUT,  # that of send() is enough
-            headers={"Content-Type": "application/json", "User-Agent": _USER_AGENT},
-            max_line_size=8_190,
-            max_field_size=8_190,
-        )
-
-
-class _Resolver(AbstractResolver):
-    """Asks the system, in threads that nothing else uses."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(_lookups(), look_up, host, port, family)
-        return [
-            ResolveResult(
-                hostname=host,
-                host=socket.getnameinfo(place, _NUMERIC)[0] if len(place) > 3 else str(place[0]),
-                port=port,
-                family=family,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+        try:
+            return await start_connection(
+                places, happy_eyeballs_delay=_NEXT_ADDRESS_S, interleave=1, socket_factory=make
             )
-            for family, _, protocol, _, place in found
-        ]
+        except OSError:
+            if len(refusals) == len(places):
+                raise _Blocked(refusals[0]) from None
+            raise _Failed("the connection was refused") from None
 
-    async def close(self) -> None:
-        return
+    async def _addresses(self, loop: asyncio.AbstractEventLoop) -> Sequence[Any]:
+        """Return where the host is now; those who ask at the same time share the answer."""
+        if self._found is None or (
+            self._found.done() and loop.time() > self._found_at + _LOOKED_UP_S
+        ):
+            self._found = asyncio.create_task(self._look_up(loop))
+        try:
+            return await asyncio.shield(self._found)
+        except (OSError, UnicodeError):
+            self._found = None
+            raise _Failed("the host name leads nowhere") from None
+
+    async def _look_up(self, loop: asyncio.AbstractEventLoop) -> Sequence[Any]:
+        literal = _literal(self._host, self._port)
+        found = literal or await loop.run_in_executor(
+            _lookups(), look_up, self._host, self._port, socket.AF_UNSPEC
+        )
+        self._found_at = loop.time()
+        if not found:
+            raise OSError("no address")
+        return found
 
 
-_NUMERIC: Final = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+@cache
+def _tls() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _literal(host: str, port: int) -> list[Any]:
+    """Return the address that *host* is, if it is one as it stands."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return []
+    if "%" in host:
+        return []
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    place = (host, port) if address.version == 4 else (host, port, 0, 0)
+    return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", place)]
 
 
 def look_up(host: str, port: int, family: int) -> list[Any]:
@@ -201,21 +279,7 @@ def _plain(host: str | None) -> str:
         return text
 
 
-async def _read_rest(answer: aiohttp.ClientResponse) -> None:
-    """Read the body, so that the connection can be used again; whoever sends more is cut off.
-
-    The status has come: nothing that happens now changes what it says.
-    """
-    left = MAX_ANSWER_BYTES
-    with suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_REST_OF_ANSWER_S):
-            while left > 0 and (part := await answer.content.read(left)):
-                left -= len(part)
-    if not answer.content.at_eof():
-        answer.close()
-
-
-def _answered(answer: aiohttp.ClientResponse, seconds: float) -> Attempt:
+def _answered(answer: Answer, seconds: float) -> Attempt:
     status = answer.status
     if 200 <= status < 300:
         return Attempt(status=status, seconds=seconds)
@@ -223,34 +287,24 @@ def _answered(answer: aiohttp.ClientResponse, seconds: float) -> Attempt:
         status=status,
         seconds=seconds,
         error=_REDIRECTED if 300 <= status < 400 else "",
-        retry_after_s=_retry_after(status, answer.headers.get("Retry-After", "")),
+        retry_after_s=_retry_after(status, answer.retry_after),
     )
-
-
-def _blocked_in(failure: BaseException | None) -> _Blocked | None:
-    """Return the refusal behind *failure*: the client wraps what its socket factory raises."""
-    while failure is not None:
-        if isinstance(failure, _Blocked):
-            return failure
-        inner = getattr(failure, "os_error", None)
-        if isinstance(inner, _Blocked):
-            return inner
-        failure = failure.__cause__ or failure.__context__
-    return None
 
 
 def _reason(failure: Exception) -> str:
     match failure:
-        case aiohttp.ClientConnectorDNSError():
-            return "the host name leads nowhere"
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
-            return "the TLS handshake failed"
-        case aiohttp.ClientConnectorError():
-            return "the connection was refused"
-        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
-            return "the connection was closed before an answer came"
-        case _:
+        case _Failed():
+            return str(failure)
+        case Unreadable():
             return "the answer could not be read"
+        case Closed() | ConnectionError():
+            return _CLOSED
+        case ssl.SSLError():
+            return "the TLS handshake failed"
+        case OSError():
+            return "the connection was refused"
+        case _:
+            return "the delivery could not be sent"
 
 
 def _retry_after(status: int, text: str) -> float | None:

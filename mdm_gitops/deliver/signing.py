@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import hmac
 import secrets
 from typing import Final
@@ -46,7 +45,7 @@ def signature_headers(
 ) -> dict[str, str]:
     """Return the three headers of one attempt; *message_id* is the same for each retry."""
     signed = b".".join((message_id.encode(), str(timestamp_s).encode(), body))
-    digest = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    digest = base64.b64encode(hmac.digest(key, signed, "sha256")).decode()
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(timestamp_s),

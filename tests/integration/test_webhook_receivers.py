@@ -9,6 +9,8 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -191,3 +193,183 @@ async def test_connections_are_used_again() -> None:
         for _ in range(20):
             assert (await sender.send(url, b"{}", {})).delivered
     assert connects == 1
+
+
+def replying(answers: list[bytes], *, closing_after: int = 0) -> tuple[Act, list[int]]:
+    """Answer the nth request with the nth of *answers*; close each connection after so many."""
+    left = iter(answers)
+    connects: list[int] = []
+
+    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connects.append(0)
+        number = len(connects) - 1
+        while True:
+            await reader.readuntil(b"\r\n\r\n{}")
+            connects[number] += 1
+            writer.write(next(left))
+            await writer.drain()
+            if connects[number] == closing_after:
+                return
+
+    return act, connects
+
+
+DONE = OK + b"Content-Length: 0\r\n\r\n"
+BROKEN = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
+
+
+async def test_a_kept_connection_that_was_closed_meanwhile_costs_no_attempt() -> None:
+    act, connects = replying([DONE] * 9, closing_after=2)
+    async with acting(act) as url, Sender(RULES) as sender:
+        for _ in range(6):
+            assert (await sender.send(url, b"{}", {})).delivered
+            await asyncio.sleep(0)  # the end of the connection may be known by now, or not
+    assert connects == [2, 2, 2]
+
+
+async def test_who_closes_each_first_request_is_asked_once() -> None:
+    """The control of the one above: only a kept connection is replaced by another."""
+    act, connects = replying([b""] * 9, closing_after=1)
+    async with acting(act) as url, Sender(RULES) as sender:
+        told = await sender.send(url, b"{}", {})
+    assert told.error == "the connection was closed before an answer came" and connects == [1]
+
+
+@pytest.mark.parametrize("more", [BROKEN, b"x", b"\r\n" + BROKEN])
+async def test_what_comes_after_an_answer_is_no_answer_to_the_next_request(more: bytes) -> None:
+    act, connects = replying([DONE + more, DONE, DONE])
+    async with acting(act) as url, Sender(RULES) as sender:
+        told = [await sender.send(url, b"{}", {}) for _ in range(3)]
+    assert [each.status for each in told] == [200, 200, 200], told
+    assert connects == [1, 2]
+
+
+async def test_what_comes_unasked_on_a_kept_connection_is_no_answer() -> None:
+    async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(DONE)
+        await asyncio.sleep(0.05)
+        writer.write(BROKEN)  # to nobody
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(DONE)
+
+    async with acting(act) as url, Sender(RULES) as sender:
+        assert (await sender.send(url, b"{}", {})).delivered
+        await asyncio.sleep(0.2)
+        assert (await sender.send(url, b"{}", {})).delivered
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n" + DONE, 200),
+        (b"HTTP/1.1 102 Wait\r\nRetry-After: 9\r\n\r\n" + BROKEN, 500),
+        (b"HTTP/1.1 101 Switch\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nabc", 101),
+        (b"HTTP/1.0 200 OK\r\n\r\n", 200),
+        (OK + b"Connection: close\r\nContent-Length: 0\r\n\r\n", 200),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n", 200),
+        (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 0),
+        (OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nxx", 0),
+    ],
+)
+async def test_forms_of_answers(answer: bytes, status: int) -> None:
+    act, _ = replying([answer, DONE], closing_after=1)
+    async with acting(act) as url, Sender(RULES) as sender:
+        told = await sender.send(url, b"{}", {})
+        assert (told.status, told.retry_after_s) == (status, None), told
+        assert told.delivered is (status == 200)
+        assert (await sender.send(url, b"{}", {})).delivered
+
+
+async def test_answers_in_any_pieces() -> None:
+    for size in (1, 2, 3, 7):
+        whole = OK + b"Content-Length: 3\r\nX: y\r\n\r\nabc"
+        parts = [whole[n : n + size] for n in range(0, len(whole), size)]
+
+        async def act(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, parts: list[bytes] = parts
+        ) -> None:
+            while True:
+                await reader.readuntil(b"\r\n\r\n{}")
+                for part in parts:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+
+        async with acting(act) as url, Sender(RULES) as sender:
+            for _ in range(3):
+                told = await sender.send(url, b"{}", {})
+                assert told.status == 200, told
+
+
+async def test_a_header_with_a_line_break_is_not_sent() -> None:
+    act, connects = replying([DONE])
+    async with acting(act) as url, Sender(RULES) as sender:
+        told = await sender.send(url, b"{}", {"webhook-id": "x\r\nHost: elsewhere"})
+    assert told.error == "the delivery could not be sent" and not connects
+
+
+async def test_tls_is_verified_and_names_its_host(tmp_path: Path) -> None:
+    """A certificate that nobody vouches for is refused; one that is trusted is used, again and again."""
+    certificate = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    names: list[str | None] = []
+    context.sni_callback = lambda _socket, name, _context: names.append(name)
+    act, connects = replying([DONE] * 4)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError, StopIteration):
+            await act(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context)
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        async with Sender(RULES) as sender:
+            told = await sender.send(url, b"{}", {})
+            assert told.error == "the TLS handshake failed" and not connects
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        with patch.object(sender_module, "_tls", lambda: trusting):
+            async with Sender(RULES) as sender:
+                for _ in range(3):
+                    told = await sender.send(url, b"{}", {})
+                    assert told.delivered, told
+    assert connects == [3]
+
+
+def self_signed(folder: Path) -> Path:
+    from datetime import UTC, datetime, timedelta
+    from ipaddress import ip_address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "receiver")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "both.pem"
+    path.write_bytes(
+        certificate.public_bytes(serialization.Encoding.PEM)
+        + key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return path
