@@ -28,6 +28,7 @@ from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.notifying import deliver_webhooks
 from mdm_api.observe import Observed
+from mdm_api.parent import end_with_parent
 from mdm_api.problems import no_such_path
 from mdm_api.routes import routes_of
 from mdm_api.security import CredentialKind
@@ -123,7 +124,8 @@ def _provider(settings: Settings) -> Provider | None:
 
 
 def app_from_environment() -> Starlette:
-    """Return the application of a worker process that ``mdm-gitops serve`` started."""
+    """Return the application of a worker process that ``mdm-gitops serve`` started, and ends with it."""
+    end_with_parent()
     folder = os.environ.get(FOLDER_VARIABLE)
     settings = load_settings(Path(folder) if folder else None)
     return create_app(

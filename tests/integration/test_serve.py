@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -140,11 +141,33 @@ def test_workers_share_their_numbers(database_url: str, folder: Path) -> None:
         assert server.stop() == 0
 
 
+def test_workers_end_with_a_parent_that_is_killed(database_url: str, folder: Path) -> None:
+    with serving(database_url, folder, "--workers", "2") as server:
+        server.client.close()
+        server.process.kill()
+        server.process.wait()
+        # Each worker holds the listening socket: it is closed when the last of them is gone.
+        deadline = time.monotonic() + 30
+        while is_listening(server.url):
+            assert time.monotonic() < deadline, "a worker outlived its parent"
+            time.sleep(0.05)
+        assert server.log.count("the parent process is gone") == 2
+
+
+def is_listening(url: str) -> bool:
+    host, _, port = url.removeprefix("http://").partition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    except TimeoutError:
+        return True
+    return True
+
+
 def test_a_request_under_way_is_answered_after_sigterm(database_url: str, folder: Path) -> None:
     with serving(database_url, folder) as server:
         address = server.url.removeprefix("http://").split(":")
-        import socket
-
         with socket.create_connection((address[0], int(address[1]))) as slow:
             head = f"POST /api/v1/entities/parse-yaml HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
             body = (folder / "entities/thing.yaml").read_bytes()
