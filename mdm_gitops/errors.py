@@ -51,6 +51,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "PARTLY_APPLIED": Kind(title="Plan was applied in part", status=500, exit_code=6),
         "WAREHOUSE_UNAVAILABLE": Kind(title="Warehouse cannot be reached", status=503),
         "WAREHOUSE_UNUSABLE": Kind(title="Warehouse cannot be used", status=500),
+        "PLAN_NOT_FOUND": Kind(title="No such plan", status=404),
         "SOURCE_UNAVAILABLE": Kind(title="Repository cannot be reached", status=503),
         "SOURCE_NOT_VERIFIED": Kind(title="Commit is not signed as required", status=409),
         "SOURCE_REWOUND": Kind(title="History was rewritten", status=409),
@@ -59,6 +60,8 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "REVERT_CONFLICT": Kind(
             title="Commit cannot be taken back by itself", status=409, exit_code=3
         ),
+        "DEFINITION_CHANGED": Kind(title="Definition has changed", status=412),
+        "ENTITY_EXISTS": Kind(title="Entity exists", status=409),
         "ENTITY_NOT_FOUND": Kind(title="No such entity", status=404),
         "ENTITY_NOT_DEPLOYED": Kind(title="Entity is not deployed", status=409),
         "ROW_NOT_FOUND": Kind(title="No such row", status=404),

@@ -54,7 +54,6 @@ def test_without_findings_it_is_what_the_files_say() -> None:
         ("entities/country.yaml", b"name: ["),
         ("entities/country.yaml", b"\xff\xfe"),
         ("entities/country.yaml", b"name: country\ndomain: d\ncolumns: []\n"),
-        ("entities/country.yaml",),
         ("entities/land.yaml", FILES["entities/country.yaml"]),
         ("entities/city.yaml", b"name: city\ndomain: nowhere\ncolumns: [{name: a, dataType: int}]"),
         ("seed/country.json", b"[{]"),
