@@ -16,17 +16,18 @@ from mdm_api.catalog import find, load_catalog
 from mdm_api.operations import JSON, YAML, Access, Answer, Body, Operation, Parameter
 from mdm_gitops.access.catalog import Catalog, CatalogEntry, DefinitionState, DesiredView
 from mdm_gitops.errors import DefinitionError, InputError, Location
-from mdm_gitops.model import Definitions, Domain
+from mdm_gitops.model import Definitions, Domain, Entity, fold
 from mdm_gitops.model.values import to_json_value
 from mdm_gitops.source import check_entity_in, parse_entity, render_entity
 
 # Told with a definition, and no part of it: may come back in a body and is not looked at.
 _STATUS = "status"
+_TOLD = (_STATUS, "commit", "branch")
 
 
 async def list_entities(call: Call) -> Response:
     catalog, _ = await load_catalog(call)
-    return json_response({"items": [_document(e, catalog) for e in _chosen(call, catalog)]})
+    return json_response({"items": [entity_document(e, catalog) for e in _chosen(call, catalog)]})
 
 
 async def summarize_entities(call: Call) -> Response:
@@ -62,17 +63,29 @@ def _about(view: DesiredView) -> dict[str, Any]:
 
 async def get_entity(call: Call) -> Response:
     catalog, _ = await load_catalog(call)
-    return json_response(_document(find(catalog, call.path("name")), catalog))
+    entry = find(catalog, call.path("name"))
+    return json_response(
+        entity_document(entry, catalog), headers={"ETag": etag_of(entry.definition)}
+    )
 
 
 async def get_entity_yaml(call: Call) -> Response:
     catalog, _ = await load_catalog(call)
     entry = find(catalog, call.path("name"))
-    headers = {"Content-Type": f"{YAML}; charset=utf-8", "Cache-Control": "no-store"}
+    headers = {
+        "Content-Type": f"{YAML}; charset=utf-8",
+        "Cache-Control": "no-store",
+        "ETag": etag_of(entry.definition),
+    }
     return Response(render_entity(entry.definition), headers=headers)
 
 
-def _document(entry: CatalogEntry, catalog: Catalog) -> dict[str, Any]:
+def etag_of(entity: Entity) -> str:
+    """Return the version of a definition: equal for equal meaning, whatever its text."""
+    return f'"d-{entity.content_hash()[:24]}"'
+
+
+def entity_document(entry: CatalogEntry, catalog: Catalog) -> dict[str, Any]:
     return {**entry.definition.to_document(), _STATUS: _status(entry, catalog)}
 
 
@@ -112,21 +125,25 @@ async def parse_yaml(call: Call) -> Response:
 
 async def validate_entity(call: Call) -> Response:
     from_json = bodies.media_type(call.request) == JSON
-    text = await _definition_text(call)
-    known = await _visible_definitions(call)
+    text = await definition_text(call)
+    known = await visible_definitions(call)
     try:
         entity = await anyio.to_thread.run_sync(check_entity_in, known, text)
     except DefinitionError as error:
-        raise _without_lines(error) if from_json else error from None
+        raise without_lines(error) if from_json else error from None
     return json_response({"valid": True, "definition": entity.to_document()})
 
 
-async def _visible_definitions(call: Call) -> Definitions:
-    """Return what may be referred to: existence of what is hidden must not show in an error."""
+async def visible_definitions(call: Call, *, in_place_of: str = "") -> Definitions:
+    """Return what may be referred to: existence of what is hidden must not show in an error.
+
+    *in_place_of* is an entity that what is sent replaces, also under another name.
+    """
     catalog, view = await load_catalog(call)
     base = view.definitions or call.state.definitions
     visible = catalog.visible()
     entities = {name: entity for name, entity in base.entities.items() if name in visible}
+    entities.pop(fold(in_place_of), None)
     project = base.project
     if view.definitions is None and call.state.project is None:
         # Deployed one by one, so nobody has told the store of the domains.
@@ -137,7 +154,8 @@ async def _visible_definitions(call: Call) -> Definitions:
     return replace(base, project=project, entities=entities)
 
 
-async def _definition_text(call: Call) -> bytes:
+async def definition_text(call: Call, *, name: str = "") -> bytes:
+    """Return the definition of the body as YAML; one in JSON without a name gets *name*."""
     if bodies.media_type(call.request) != JSON:
         return await bodies.yaml_text(call)
     value = bodies.load_json(await call.body())
@@ -145,12 +163,15 @@ async def _definition_text(call: Call) -> bytes:
         raise InputError("the body must be the definition as a JSON object")
     if set(value) == {"yaml"} and isinstance(value["yaml"], str):
         return value["yaml"].encode()
-    value.pop(_STATUS, None)
+    for told in _TOLD:
+        value.pop(told, None)
+    if name:
+        value.setdefault("name", name)
     # JSON is YAML, so one reader judges both.
     return json.dumps(value, ensure_ascii=False, default=float).encode()
 
 
-def _without_lines(error: DefinitionError) -> DefinitionError:
+def without_lines(error: DefinitionError) -> DefinitionError:
     """Findings of a JSON body go by pointer: the text that was read is not the one sent."""
     place = Location("<body>")
     return DefinitionError([replace(finding, location=place) for finding in error.findings])
@@ -164,8 +185,9 @@ _FILTERS = (
         choices=tuple(state.value for state in DefinitionState),
     ),
 )
-_PATH = {"name": "Name of the entity, in any case."}
-_YAML_BODY = {
+PATH = {"name": "Name of the entity, in any case."}
+_ETAG = {"ETag": "The version of the definition, for If-Match."}
+YAML_BODY = {
     YAML: {"type": "object"},
     "text/yaml": {"type": "string"},
     JSON: schemas.ref("YamlText"),
@@ -203,8 +225,14 @@ operations = (
         summary="Read one definition",
         tag="Entity definitions",
         access=Access.SIGNED_IN,
-        path_parameters=_PATH,
-        answers={200: Answer(description="The definition.", schema=schemas.ref("EntityDocument"))},
+        path_parameters=PATH,
+        answers={
+            200: Answer(
+                description="The definition.",
+                schema=schemas.ref("EntityDocument"),
+                headers=_ETAG,
+            )
+        },
         errors=("ENTITY_NOT_FOUND",),
     ),
     Operation(
@@ -214,12 +242,13 @@ operations = (
         summary="Read one definition as YAML",
         tag="Entity definitions",
         access=Access.SIGNED_IN,
-        path_parameters=_PATH,
+        path_parameters=PATH,
         answers={
             200: Answer(
                 description="The definition in canonical form.",
                 media_type=YAML,
                 schema={"type": "object"},
+                headers=_ETAG,
             )
         },
         errors=("ENTITY_NOT_FOUND",),
@@ -233,7 +262,7 @@ operations = (
         access=Access.SIGNED_IN,
         description="Answers the definition as JSON, defaults left out. What it refers to is not"
         " looked up, see validate. Nothing is saved.",
-        body=Body(description="YAML, or JSON that carries it.", schemas=_YAML_BODY),
+        body=Body(description="YAML, or JSON that carries it.", schemas=YAML_BODY),
         answers={200: Answer(description="The definition.", schema=schemas.ref("Entity"))},
         errors=(
             "DEFINITION_INVALID",
@@ -253,7 +282,7 @@ operations = (
         " saved.",
         body=Body(
             description="The definition as JSON or YAML.",
-            schemas={**_YAML_BODY, JSON: schemas.ref("Entity")},
+            schemas={**YAML_BODY, JSON: schemas.ref("Entity")},
         ),
         answers={200: Answer(description="It is valid.", schema=schemas.ref("Validation"))},
         errors=(

@@ -465,6 +465,29 @@ _OWN: Final[dict[str, Schema]] = {
         "additionalProperties": True,
     },
     "EntityList": _object({"items": _list(ref("EntityDocument"))}),
+    "EntityCommitted": {
+        "type": "object",
+        "description": "The definition as `EntityDocument`, and where it was written; `commit` is null"
+        " where nothing had to change, `status` on a branch.",
+        "required": ["name", "domain", "columns", "status", "commit", "branch"],
+        "properties": {
+            "name": _TEXT,
+            "domain": _TEXT,
+            "columns": _list({"type": "object"}),
+            "status": _optional(ref("EntityStatus")),
+            "commit": _optional(_TEXT),
+            "branch": _optional(_TEXT),
+        },
+        "additionalProperties": True,
+    },
+    "EntityRemoved": _object(
+        {
+            "name": _TEXT,
+            "state": {**_optional(_STATE), "description": "Null where nothing is left of it."},
+            "commit": _optional(_TEXT),
+            "branch": _optional(_TEXT),
+        }
+    ),
     "EntitySummary": _object(
         {
             "name": _TEXT,

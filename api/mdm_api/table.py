@@ -13,6 +13,7 @@ from mdm_api import (
     data,
     deployment,
     entities,
+    entity_writes,
     export,
     health,
     imports,
@@ -30,6 +31,7 @@ from mdm_api.operations import Operation
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *entities.operations,
+    *entity_writes.operations,
     *deployment.operations,
     *data.operations,
     *choices.operations,

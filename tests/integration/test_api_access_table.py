@@ -53,6 +53,10 @@ columns:
   - {name: stage, dataType: string, autocomplete: true}
   - {name: customer, dataType: string, reference: {entity: customer}}
 """
+LEAF = {
+    "domain": "crm",
+    "columns": [{"name": "code", "dataType": "string", "nullable": False}],
+}
 E = "/api/v1/entities/{name}"
 D = E + "/data"
 SAVED = "/api{version}/entities/{name}/saved-filters"
@@ -69,6 +73,10 @@ TABLE: dict[str, str] = {
     "POST /api/v1/entities/parse-yaml": ANY,
     # An entity refers to one that not everybody may know of.
     "POST /api/v1/entities/validate": "422 422 422 422 200 422 200",
+    "POST /api/v1/entity-create": "403 403 403 403 403 201 201",
+    f"POST {E}": "403 403 403 403 403 200 200",
+    f"PUT {E}": "404 403 403 403 404 200 200",
+    f"DELETE {E}": "404 403 403 403 404 200 200",
     f"GET {E}/deploy/preview": "404 403 403 403 404 200 200",
     f"POST {E}/deploy": "404 403 403 403 404 200 200",
     f"POST {E}/redeploy": "404 403 403 403 404 200 200",
@@ -204,6 +212,12 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
         name = "deal"
     if path.endswith("ref-options"):
         name = "deal"
+    definition = {**LEAF, "name": f"leaf{number}"}
+    if path == E and method in ("POST", "PUT"):
+        name, body = "deal", {**LEAF, "name": "deal", "historyEnabled": True}
+    if path == E and method == "DELETE":
+        name = f"leaf{number}"
+        await client.post("/api/v1/entity-create", json=definition, headers=root)
     if "{id}" in path and path.startswith(E):
         given = {"code": f"C{number}"}
         made = await client.post(f"/api/v1/entities/{name}/data", json=given, headers=root)
@@ -227,6 +241,8 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
     match operation.rsplit("/", 1)[-1]:
         case "parse-yaml" | "validate":
             body = {"yaml": YAML}
+        case "entity-create":
+            body = definition
         case "ref-options":
             path += "?column=customer"
         case "column-suggestions":
