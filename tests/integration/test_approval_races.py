@@ -18,7 +18,7 @@ from mdm_api.app import create_app
 from mdm_gitops.settings import RateLimitSettings, Settings
 from tests.integration.test_api_basics import Client, served
 from tests.support import approving
-from tests.support.approving import Lab
+from tests.support.approving import Lab, problem
 
 pytestmark = pytest.mark.anyio
 APPROVERS = 8
@@ -128,10 +128,108 @@ async def test_what_is_proposed_while_a_decision_waits_is_not_decided_on(
     assert (await lab.pending(high))["rank"] == 2
 
 
-async def _somebody_waits(lab: Lab) -> None:
-    sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-    while await (await lab.conn.execute(sql)).fetchone() == (0,):  # noqa: ASYNC110 - outside
-        await asyncio.sleep(0.01)
+async def _somebody_waits(lab: Lab, number: int = 1) -> None:
+    """Wait until so many sessions of this warehouse wait for a lock."""
+    sql = """SELECT count(DISTINCT w.pid) FROM pg_locks w WHERE NOT w.granted AND EXISTS (
+        SELECT FROM pg_locks o JOIN pg_database d ON d.oid = o.database
+         WHERE o.pid = w.pid AND d.datname = current_database())"""
+    async with asyncio.timeout(60):
+        while await (await lab.conn.execute(sql.encode())).fetchone() != (number,):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("change", ["UPDATE {} SET code = 'L'", "DELETE FROM {}"])
+@pytest.mark.parametrize("is_pending", [True, False])
+async def test_a_proposal_waits_for_those_who_take_away_what_it_refers_to(
+    lab: Lab, change: str, is_pending: bool
+) -> None:
+    """Not seen before, what they have done would leave the proposal with a reference to nothing."""
+    kind = await lab.propose("ann", "kind", code="K")
+    part = await lab.approved(code="P1")
+    if not is_pending:
+        await lab.send("bob", "POST", f"kind/approve/{kind}")
+    table = f"mdm_data.kind{'__edit' if is_pending else ''}"
+    for method, path, values in (
+        ("POST", "part/data", {"code": "P2", "kind": "K"}),
+        ("PUT", f"part/data/{part}", {"kind": "K"}),
+    ):
+        async with lab.conn.transaction(force_rollback=method == "POST"):
+            await lab.conn.execute(change.format(table).encode())
+            proposing = asyncio.create_task(lab.send("cat", method, path, values))
+            await _somebody_waits(lab)
+        answer = await proposing
+        expected = (400, "ENTITY_VALIDATION_REFERENCE")
+        assert answer.status_code == 202 if method == "POST" else problem(answer) == expected
+
+
+async def test_who_renames_what_a_proposal_refers_to_waits_for_it_and_carries_it(lab: Lab) -> None:
+    kind = await lab.approved("kind", code="K")
+    await lab.send("ann", "PUT", f"kind/data/{kind}", {"code": "L"})
+    async with lab.conn.transaction():
+        # As a proposal that is under way holds it.
+        await lab.conn.execute("SELECT FROM mdm_data.kind FOR KEY SHARE")
+        approving = asyncio.create_task(lab.send("bob", "POST", f"kind/approve/{kind}"))
+        await _somebody_waits(lab)
+        proposed = await lab.propose("cat", code="P1", kind="K")
+    assert (await approving).status_code == 200
+    assert (await lab.pending(proposed))["kind"] == "L"
+
+
+async def test_a_row_that_is_relinked_is_proposed_to_as_it_is_then(lab: Lab) -> None:
+    kind = await lab.approved("kind", code="K")
+    part = await lab.approved(code="P1", kind="K")
+    async with lab.conn.transaction():
+        await lab.conn.execute("SET CONSTRAINTS ALL DEFERRED")
+        await lab.conn.execute("UPDATE mdm_data.kind SET code = 'L' WHERE _sys_id = %s", [kind])
+        proposing = asyncio.create_task(lab.send("ann", "PUT", f"part/data/{part}", {"rank": 1}))
+        await _somebody_waits(lab)
+        await lab.conn.execute("UPDATE mdm_data.part SET kind = 'L', _sys_version = 2")
+    assert (await proposing).status_code == 202
+    pending = await lab.pending(part)
+    assert (pending["kind"], pending["_sys_version"]) == ("L", 2)
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+def _import(lab: Lab, who: str, *rows: dict[str, Any]) -> asyncio.Task[httpx2.Response]:
+    sent = lab.send(who, "POST", "part/data/bulk", list(rows), params={"mode": "upsert"})
+    return asyncio.create_task(sent)
+
+
+async def test_an_import_waits_for_a_decision_on_what_it_writes_to(lab: Lab) -> None:
+    """Before it holds the tables, which the decision needs to end."""
+    row_id = await lab.propose("ann", code="P1", rank=1)
+    async with lab.conn.transaction():
+        await lab.conn.execute("SELECT FROM mdm_data.part__edit FOR UPDATE")
+        importing = _import(lab, "bob", {"code": "P1", "rank": 2}, {"code": "P2"})
+        await _somebody_waits(lab)
+        await lab.conn.execute("UPDATE mdm_data.part__edit SET _sys_state = 'rejected'")
+        await lab.conn.execute("SELECT FROM mdm_data.part FOR UPDATE")
+    outcome = (await importing).json()
+    assert (outcome["received"], outcome["pending"]) == (2, 2)
+    # The key of a rejected creation is free again.
+    states = {row["_sys_id"]: (row["code"], row["_sys_state"]) for row in await lab.edit()}
+    assert states.pop(row_id) == ("P1", "rejected")
+    assert sorted(states.values()) == [("P1", "pending"), ("P2", "pending")]
+
+
+async def test_a_decision_waits_for_an_import_that_writes_to_its_proposal(
+    lab: Lab, second: Client
+) -> None:
+    """It decides on what the import has left, or an author could approve what he has imported."""
+    row_id = await lab.propose("ann", code="P1", rank=1)
+    async with lab.conn.transaction():
+        await lab.conn.execute("LOCK TABLE mdm_data.part IN ROW EXCLUSIVE MODE")
+        importing = _import(lab, "bob", {"code": "P1", "rank": 2})
+        await _somebody_waits(lab)
+        approving = asyncio.create_task(
+            lab.through(second).send("bob", "POST", f"part/approve/{row_id}")
+        )
+        await _somebody_waits(lab, 2)
+    assert (await importing).json()["pending"] == 1
+    assert problem(await approving) == (403, "APPROVAL_SAME_AUTHOR")
+    assert (await lab.pending(row_id))["rank"] == 2
 
 
 async def test_decisions_and_writes_at_the_same_moment(lab: Lab, second: Client) -> None:
