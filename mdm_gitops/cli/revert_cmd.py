@@ -126,14 +126,13 @@ def _tell(made: Revert, plan: Made | None, directory: Path, *, landed: bool, as_
 
 
 def _document(made: Revert, plan: Made | None, *, landed: bool) -> dict[str, Any]:
-    from mdm_gitops.plan.document import to_document
+    from mdm_gitops.cli.plan_cmd import document
 
-    policy = plan.definitions.project.policy if plan else None
     return {
         "reverted": made.reverted,
         "subject": made.subject,
         "commit": made.commit if landed else None,
-        "plan": to_document(plan.plan, policy=policy) if plan else None,
+        "plan": document(plan) if plan else None,
     }
 
 

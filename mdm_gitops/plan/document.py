@@ -15,6 +15,7 @@ from typing import Any, Final
 from mdm_gitops.model import ChangeClass, Policy, Seed
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.values import to_json_value
+from mdm_gitops.plan.access_report import AccessEffect, AccessReport, TestResult
 from mdm_gitops.plan.changes import (
     AbandonFilling,
     AddIndex,
@@ -36,6 +37,7 @@ from mdm_gitops.plan.changes import (
 from mdm_gitops.plan.outline import Outline, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Plan, PlannedChange
 from mdm_gitops.plan.policy import Allowance, subject_of
+from mdm_gitops.plan.proof import Proof, proof_document
 from mdm_gitops.plan.verdicts import how_to_find, violation_words
 from mdm_gitops.plan.words import Symbol, word
 
@@ -74,10 +76,13 @@ def reason_of(change: Change) -> Reason:
             return Reason.DEFINITION
 
 
-def to_document(plan: Plan, *, policy: Policy | None = None) -> dict[str, Any]:
+def to_document(
+    plan: Plan, *, policy: Policy | None = None, proof: Proof | None = None
+) -> dict[str, Any]:
     """Return *plan* as plain JSON values.
 
     *policy* decides what ``needs_allowance`` lists (default: that of a project that names none).
+    ``proof`` is there only where one was asked for.
     """
     content = outline(plan, policy=policy)
     blocked = {number for result in plan.failed_checks for number in result.changes}
@@ -118,6 +123,43 @@ def to_document(plan: Plan, *, policy: Policy | None = None) -> dict[str, Any]:
             for each in content.unallowed
         ],
         "notes": list(plan.notes),
+        "access": _access(plan.access),
+        **({"proof": proof_document(proof)} if proof else {}),
+    }
+
+
+def _access(report: AccessReport) -> dict[str, Any]:
+    return {
+        "tests": [_access_test(each) for each in report.tests],
+        "effects": [_effect(each) for each in report.effects],
+        "uncounted": report.uncounted,
+    }
+
+
+def _access_test(result: TestResult) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "place": result.place,
+        "principal": result.principal,
+        "entity": result.entity,
+        "action": result.action.value,
+        "verdict": result.verdict.value,
+        "message": result.message,
+    }
+
+
+def _effect(effect: AccessEffect) -> dict[str, Any]:
+    rows = effect.rows
+    return {
+        "principal": effect.principal,
+        "entity": effect.entity,
+        "action": effect.action.value,
+        "had": effect.had,
+        "has": effect.has,
+        "rows": None
+        if rows is None
+        else {each.name: getattr(rows, each.name) for each in fields(rows)},
+        "reason": effect.reason,
     }
 
 

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from mdm_gitops.model import ChangeClass
+from mdm_gitops.model import Action, ChangeClass
+from mdm_gitops.plan.access_report import Verdict
 from mdm_gitops.plan.changes import ALL
 from mdm_gitops.plan.document import FORMAT_VERSION, Reason
 from mdm_gitops.plan.physical import RuleKind
 from mdm_gitops.plan.plan import DriftKind, HazardCode, Lock, RefusalCode, Violation
+from mdm_gitops.plan.proof import ProofState
 
 _TEXT = {"type": "string"}
 _FLAG = {"type": "boolean"}
@@ -43,7 +45,9 @@ def plan_schema() -> dict[str, Any]:
         ),
         needs_allowance=_list(_object(allow=_TEXT, message=_TEXT, change=_or_null(_NUMBER))),
         notes=_list(_TEXT),
+        access=_object(tests=_list(_access_test()), effects=_list(_effect()), uncounted=_COUNT),
     )
+    document["properties"]["proof"] = _proof()  # only with --prove
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Plan",
@@ -87,6 +91,22 @@ def _change() -> dict[str, Any]:
     )
 
 
+def _access_test() -> dict[str, Any]:
+    texts = ("name", "place", "principal", "entity", "message")
+    return _object(**dict.fromkeys(texts, _TEXT), action=_enum(Action), verdict=_enum(Verdict))
+
+
+def _effect() -> dict[str, Any]:
+    counts = ("before", "after", "gained", "lost", "total")
+    return _object(
+        **dict.fromkeys(("principal", "entity", "reason"), _TEXT),
+        action=_enum(Action),
+        had=_FLAG,
+        has=_FLAG,
+        rows=_or_null(_object(**dict.fromkeys(counts, _COUNT))),
+    )
+
+
 def _check() -> dict[str, Any]:
     return _object(
         violation=_enum(Violation),
@@ -99,6 +119,13 @@ def _check() -> dict[str, Any]:
         find=_TEXT,
         samples=_list({"type": "object"}),
         blocks=_list(_NUMBER),
+    )
+
+
+def _proof() -> dict[str, Any]:
+    counts = dict.fromkeys(("steps", "statements", "relations"), _COUNT)
+    return _object(
+        state=_enum(ProofState), place=_TEXT, **counts, message=_TEXT, problems=_list(_TEXT)
     )
 
 

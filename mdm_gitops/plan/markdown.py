@@ -13,10 +13,13 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from mdm_gitops.model import Policy
+from mdm_gitops.plan.access_report import Verdict
+from mdm_gitops.plan.access_words import effect_lines, test_lines, test_summary, uncounted_words
 from mdm_gitops.plan.fold import Line
 from mdm_gitops.plan.human import visible
 from mdm_gitops.plan.outline import Outline, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Plan
+from mdm_gitops.plan.proof import Proof, ProofState, proof_words
 from mdm_gitops.plan.verdicts import (
     DRIFT_MEANING,
     DRIFT_WORDS,
@@ -44,7 +47,9 @@ def marker(project: str) -> str:
     return f"<!-- mdm-gitops plan {name} -->"
 
 
-def render_markdown(plan: Plan, *, sql: str = "", policy: Policy | None = None) -> str:
+def render_markdown(
+    plan: Plan, *, sql: str = "", policy: Policy | None = None, proof: Proof | None = None
+) -> str:
     """Return *plan* as a comment of at most ``MAX_LENGTH`` characters.
 
     *sql* is the script of the plan, shown folded up. *policy* decides what wants a yes.
@@ -58,9 +63,18 @@ def render_markdown(plan: Plan, *, sql: str = "", policy: Policy | None = None) 
             "|---|---|---|---|---:|---|",
         )
         page.add_rows("", header, list(_table(content)), "rows")
+    if proof is not None:
+        page.add_rows("", (), list(_proof(proof)), "problems")
     page.add_rows("#### Blocked", (), list(_blocked(content)), "data checks")
     page.add_rows("#### Refused", (), list(_refused(plan)), "refusals")
     page.add_rows("#### Access, webhooks, seeds", (), list(_sections(content)), "lines")
+    page.add_rows("#### Who gains and loses rows", _EFFECT_HEADER, list(_effects(plan)), "effects")
+    if more := uncounted_words(plan.access):
+        page.add(f"_{escape(more)}_")
+    if tests := test_summary(plan.access):
+        page.add_rows(
+            f"#### Access tests: {tests}", (), list(_tests(plan)) or ["All hold."], "tests"
+        )
     page.add_rows("#### Wants a yes", (), list(_unallowed(content)), "lines")
     page.add_rows("#### Drift", (escape(DRIFT_MEANING), ""), list(_drift(plan)), "items")
     page.add_rows("#### Notes", (), [f"- {escape(note)}" for note in plan.notes], "notes")
@@ -180,6 +194,21 @@ def _sections(content: Outline) -> Iterator[str]:
             yield f"- {title}: {code(f'{line.symbol} {line.headline}')}{detail}{loud}"
 
 
+_EFFECT_HEADER: Final = ("| principal | entity | actions | effect |", "|---|---|---|---|")
+
+
+def _effects(plan: Plan) -> Iterator[str]:
+    for line in effect_lines(plan.access):
+        who, entity = code(line.principal, in_table=True), code(line.entity, in_table=True)
+        yield f"| {who} | {entity} | {line.actions} | {escape(line.words)} |"
+
+
+def _tests(plan: Plan) -> Iterator[str]:
+    for verdict, words in test_lines(plan.access):
+        mark = "⛔" if verdict is Verdict.FAILED else "–"
+        yield f"- {mark} {verdict.value}: {escape(words)}"
+
+
 def _unallowed(content: Outline) -> Iterator[str]:
     messages: dict[str, list[str]] = {}
     for each in content.unallowed:
@@ -193,6 +222,12 @@ def _drift(plan: Plan) -> Iterator[str]:
     for item in plan.drift:
         entity = f"{code(item.entity)} " if item.entity else ""
         yield f"- {entity}{DRIFT_WORDS[item.kind]}: {escape(f'{item.object} {item.message}')}"
+
+
+def _proof(proof: Proof) -> Iterator[str]:
+    sign = {ProofState.PROVEN: "✅", ProofState.FAILED: "⛔", ProofState.NOT_MADE: "–"}[proof.state]
+    yield f"{sign} **Proof**: {escape(proof_words(proof))}"
+    yield from (f"- {escape(problem)}" for problem in proof.problems)
 
 
 def _details(sql: str, *, room: int) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from mdm_gitops.model import Definitions, fold
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.plan.build import complete, draft
+from mdm_gitops.plan.build import Draft, complete, draft
 from mdm_gitops.plan.changes import SeedCounts
 from mdm_gitops.plan.desired import DesiredEntity, desired_entities
 from mdm_gitops.plan.facts import Facts
@@ -29,12 +29,30 @@ _SOME_ROWS = TableSize(rows=1, size_bytes=0)
 
 def structural_plan(old: Definitions, new: Definitions, *, data_schema: str = "mdm_data") -> Plan:
     """Return what changes from *old* to *new*."""
+    drafted = structural_draft(old, new, data_schema=data_schema)
+    unasked = replace(drafted, checks=(), sizes=MappingProxyType({}))
+    return complete(unasked, results=(), seed_counts=seed_differences(old, unasked))
+
+
+def structural_draft(
+    old: Definitions,
+    new: Definitions,
+    *,
+    data_schema: str = "mdm_data",
+    sizes: Mapping[str, TableSize] = MappingProxyType({}),
+) -> Draft:
+    """Return the plan from *old* to *new* with its questions to rows; *sizes* are those known."""
     unchanged = _unchanged(desired_entities(old), desired_entities(new))
     facts = deployed(old, data_schema=data_schema, unchanged=unchanged)
-    drafted = draft(new, facts)
-    counts = {name: _seed_difference(old, new, name) for name in drafted.seed_questions}
-    unasked = replace(drafted, checks=(), sizes=MappingProxyType({}))
-    return complete(unasked, results=(), seed_counts=counts)
+    known = {**facts.sizes, **{name: s for name, s in sizes.items() if name in facts.sizes}}
+    filled = frozenset(name for name, size in known.items() if size.rows)
+    return draft(new, replace(facts, sizes=MappingProxyType(known), filled=filled))
+
+
+def seed_differences(old: Definitions, drafted: Draft) -> Mapping[str, SeedCounts]:
+    """Compare seed files with each other, since no rows are there to be compared with."""
+    new = drafted.definitions
+    return {name: _seed_difference(old, new, name) for name in drafted.seed_questions}
 
 
 def _unchanged(

@@ -12,12 +12,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from mdm_gitops.model import ChangeClass, Policy
+from mdm_gitops.plan.access_report import Verdict
+from mdm_gitops.plan.access_words import (
+    MOST_EFFECTS,
+    effect_lines,
+    test_lines,
+    test_summary,
+    uncounted_words,
+)
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.fold import Line
 from mdm_gitops.plan.human import plural, visible
 from mdm_gitops.plan.outline import Block, Outline, block_facts, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Lock, Plan
 from mdm_gitops.plan.policy import Unallowed
+from mdm_gitops.plan.proof import Proof, proof_words
 from mdm_gitops.plan.verdicts import (
     AFTER_FAILURE,
     DRIFT_MEANING,
@@ -93,6 +102,7 @@ def render_text(
     width: int,
     explain: Script | None = None,
     policy: Policy | None = None,
+    proof: Proof | None = None,
 ) -> str:
     """Return *plan* as text that ends in a line end, at most *width* cells wide.
 
@@ -122,6 +132,8 @@ def render_text(
         page.say(plan, outline(plan, policy=policy, everything=explain is not None))
     if explain is not None:
         page.explain(explain)
+    if proof is not None:
+        page.proof(proof)
     return "".join(f"{line.rstrip()}\n" for line in target.getvalue().rstrip().splitlines())
 
 
@@ -141,6 +153,7 @@ class _Page:
         words = self.text(f"{_place(plan)}: nothing to do, the warehouse is what Git says")
         self.row(0, words.append(f" ({compared} compared)", style="dim"))
         self.drift(plan)
+        self.access(plan)
         self.notes(plan)
 
     def say(self, plan: Plan, content: Outline) -> None:
@@ -153,6 +166,7 @@ class _Page:
         for title, lines in content.sections:
             self.heading(title)
             self.lines(lines)
+        self.access(plan)
         self.notes(plan)
         self.unallowed(content.unallowed)
         self.refusals(plan)
@@ -231,6 +245,23 @@ class _Page:
         if find := how_to_find(result.check):
             self.row(indent, self.text(f"find them: {find}", style="dim"), hang=2)
 
+    def access(self, plan: Plan) -> None:
+        lines = effect_lines(plan.access)
+        if lines:
+            self.heading("Who gains and loses", "active rows as they are now")
+        room = self.console.width * 2 // 5
+        names = [f"{line.principal} · {line.entity}: {line.actions}" for line in lines]
+        width = max((size for name in names if (size := self._cells(name)) <= room), default=room)
+        for name, line in list(zip(names, lines, strict=True))[:MOST_EFFECTS]:
+            self.columns(2, self.text(name), width, self.text(line.words))
+        if more := uncounted_words(plan.access, hidden=max(len(lines) - MOST_EFFECTS, 0)):
+            self.row(2, self.text(more, style="dim"))
+        if summary_of_tests := test_summary(plan.access):
+            self.heading("Access tests", summary_of_tests)
+        for verdict, words in test_lines(plan.access):
+            style = _BLOCKED if verdict is Verdict.FAILED else "dim"
+            self.columns(2, self.text(verdict.value, style=style), 9, self.text(words))
+
     def notes(self, plan: Plan) -> None:
         if plan.notes:
             self.heading("Notes")
@@ -276,6 +307,12 @@ class _Page:
                 for part in _shortened(statement.sql):
                     self.console.print(self.text(f"    {part}"), soft_wrap=True)
             self.row(4, self.text(f"if it fails: {AFTER_FAILURE[step.phase]}", style="dim"))
+
+    def proof(self, proof: Proof) -> None:
+        self.heading("Proof", visible(proof_words(proof)))
+        style = _BLOCKED if proof.has_failed else "dim"
+        for problem in proof.problems:
+            self.row(2, self.text(visible(problem), style=style), hang=2)
 
     # --- laying out ---
 

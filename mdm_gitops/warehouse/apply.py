@@ -35,7 +35,7 @@ from mdm_gitops.warehouse.ddl.statement import Statement
 from mdm_gitops.warehouse.journal import Journal
 from mdm_gitops.warehouse.lock import alone
 from mdm_gitops.warehouse.names import Schemas
-from mdm_gitops.warehouse.planning import make_plan
+from mdm_gitops.warehouse.planning import Inspect, make_plan
 from mdm_gitops.warehouse.script import Script, ScriptStep, build_script
 
 LOCK_PURPOSE: Final = "apply"
@@ -99,11 +99,13 @@ async def apply_plan(
     approved: bool = False,
     patience: Patience = DEFAULT_PATIENCE,
     tell: Tell = _tell_nobody,
+    inspect: Inspect | None = None,
 ) -> Applied:
     """Apply *definitions*; with *plan*, only if the plan made under the lock is that very plan.
 
     *approved* says that a person has seen the plan and agreed; otherwise hazards beyond the
     project's policy need *allowances*. *conn* must be in autocommit mode, straight to the server.
+    *inspect* judges the tests of access under the lock, as ``make_plan`` says.
 
     Raises:
         WarehouseLocked: another program is applying, or a table stayed locked; nothing changed.
@@ -126,6 +128,7 @@ async def apply_plan(
                 schemas=schemas,
                 target=target,
                 statement_timeout_s=patience.statement_s,
+                inspect=inspect,
             )
             _refuse_stale(plan, fresh)
             refuse_blocked(fresh, allowances)
@@ -143,6 +146,27 @@ async def apply_plan(
             "the connection to the warehouse was lost before the first step",
             hint="Nothing was changed; run again",
         ) from error
+
+
+async def rehearse(
+    conn: AsyncConnection[Any],
+    plan: Plan,
+    *,
+    schemas: Schemas,
+    actor: str,
+    patience: Patience = DEFAULT_PATIENCE,
+) -> tuple[int, int]:
+    """Run the statements of *plan* on a copy of the warehouse that nobody else uses.
+
+    It is not made again, as the copy holds no rows; returns how many steps and statements ran.
+
+    Raises:
+        MdmError: as ``apply_plan``, of a plan that does not run through.
+    """
+    journal = Journal(conn, schemas)
+    applied = await _carry_out(conn, plan, journal, schemas, actor, patience, _tell_nobody)
+    steps = build_script(plan, schemas=schemas, actor=actor).steps
+    return applied.steps, sum(len(step.statements) for step in steps)
 
 
 def _refuse_stale(plan: Plan | None, fresh: Plan) -> None:

@@ -261,7 +261,7 @@ async def _with_details(
     names = _names_to_read(facts, records, desired)
     relations = await _relations(conn, schemas, all_schemas, names)
     tables = [n for (s, n), r in relations.items() if s == schemas.data and r.is_table]
-    sizes = await _sizes(conn, schemas, tables)
+    sizes = await read_sizes(conn, schemas, tables)
     return Facts(
         data_schema=facts.data_schema,
         records=records,
@@ -311,9 +311,10 @@ async def _relations(
     }
 
 
-async def _sizes(
+async def read_sizes(
     conn: AsyncConnection[Any], schemas: Schemas, tables: Sequence[str]
 ) -> dict[str, TableSize]:
+    """Return rows and bytes of *tables*, which must be there."""
     if not tables:
         return {}
     parameters = {"schema": schemas.data, "names": list(tables)}
