@@ -197,11 +197,13 @@ def _otherwise(sql: ImportSql, columns: Sequence[str], what: What) -> str:
     column, value = _first(sql, columns)
     names = ", ".join(f'x."{name}"' for name in columns)
     same = " AND ".join(f'd."{name}" = n."{name}"' for name in columns)
+    # The first row with a key may have given way itself, for another value.
+    passed_over = f"'{What.INVALID}'" + (f", '{What.LATER}'" if what is What.LATER else "")
     return f"""{_INSERT}
 SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, columns)} || ' stands in row ' || d.first || ' already',
        {value}
   FROM pg_temp."next" n JOIN (SELECT {names}, min(x."_pos") AS first FROM pg_temp."next" x
-   WHERE x."_status" NOT IN ('{What.INVALID}', '{What.LATER}') GROUP BY {names}) d
+   WHERE x."_status" NOT IN ({passed_over}) GROUP BY {names}) d
     ON {same} AND d.first <> n."_pos"
  WHERE n."_status" = '{what}' AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos")"""
 

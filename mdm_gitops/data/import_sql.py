@@ -391,7 +391,7 @@ class ImportSql(ProposalBuilder):
         whether it will, and it is not the row that is meant."""
         same = " AND ".join(f'u."{name}" = n."{name}"' for name in key)
         return (
-            f"UPDATE pg_temp.\"next\" n SET \"_status\" = '{What.TAKEN}'"
+            f'UPDATE pg_temp."next" n SET "_status" = \'{What.TAKEN}\''
             f" FROM {self.target.table_sql(Role.EDIT)} u"
             f" WHERE n.\"_status\" = '{What.CREATE}' AND {same} AND {CLAIMS}"
         )

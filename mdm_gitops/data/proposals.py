@@ -80,7 +80,9 @@ def _held_references(
         texts = sorted({row[column] for row in rows if row.get(column) is not None})
         # What is approved comes last: until then a pending row may have become an approved one.
         if asking.state.entities[entity].definition.approval_required:
-            pending = f"{_table(target, entity, Role.EDIT)} r WHERE r.\"_sys_state\" = 'pending' AND"
+            pending = (
+                f"{_table(target, entity, Role.EDIT)} r WHERE r.\"_sys_state\" = 'pending' AND"
+            )
             yield _hold_sql(target, column, f'{pending} r."{key}"', "SHARE"), texts
         approved = f'{_table(target, entity, Role.MAIN)} r WHERE r."{key}"'
         yield _hold_sql(target, column, approved, "KEY SHARE"), texts

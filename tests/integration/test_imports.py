@@ -256,6 +256,23 @@ async def test_unique_values_among_updates(api: Importing) -> None:
     assert counts(answer) == {"received": 3, "updated": 1, "rejected": 2}
 
 
+async def test_a_file_has_no_moments_in_which_values_are_free(api: Importing) -> None:
+    """What another row has when the import begins is taken, whatever the file does to that row: so
+    the order of rows in a file does not decide what is written."""
+    good(await api.csv("place", "code,Name,email\nZH1,a,a@x\nZH2,b,b@x\n"))
+    for text in ("ZH1,c@x\nZH2,a@x\n", "ZH2,a@x\nZH1,c@x\n"):
+        answer = await api.csv("place", f"code,email\n{text}", mode="upsert", dryRun="true")
+        assert [error["code"] for error in answer.json()["errors"]] == ["ENTITY_VALIDATION_UNIQUE"]
+        assert counts(answer) == {"received": 2, "updated": 1, "rejected": 1}
+
+
+async def test_a_repeated_key_is_told_also_where_the_first_row_gave_way(api: Importing) -> None:
+    good(await api.csv("place", "code,Name\nZH1,a\nZH2,b\n"))
+    answer = await api.csv("place", "code,email\nZH1,e@x\nZH2,e@x\nZH2,free@x\n", mode="upsert")
+    assert reasons(answer) == [(2, "email", "UNIQUE"), (3, "code", "UNIQUE")]
+    assert counts(answer) == {"received": 3, "updated": 1, "rejected": 2}
+
+
 async def test_a_rejected_row_is_in_nobodys_way(api: Importing) -> None:
     good(await api.csv("place", "code,Name,email\nZH9,z,taken@x\n"))
     answer = await api.csv(
@@ -512,6 +529,20 @@ async def test_upsert_replaces_what_is_proposed(api: Importing, conn: Any) -> No
         "C": 30,
         "D": 40,
     }
+
+
+async def test_a_key_that_another_row_is_to_get_is_not_that_row(api: Importing) -> None:
+    good(await api.csv("gated", "code\nA\n"))
+    await _approve_all(api)
+    [row] = await api.rows("gated")
+    path = f"/api/v1/entities/gated/data/{row['_sys_id']}"
+    assert (await api.client.put(path, json={"code": "B", "level": 1})).status_code == 202
+    answer = await api.csv("gated", "code,level\nB,2\nA,3\n", mode="upsert")
+    assert reasons(answer) == [(1, "code", "UNIQUE")]
+    assert answer.json()["errors"][0]["message"] == "code 'B' is taken by a row that is pending"
+    # The row is still found by the key that it has, and given the one of the file.
+    [pending] = await api.rows("gated", state="pending")
+    assert (pending["_sys_id"], pending["code"], pending["level"]) == (row["_sys_id"], "A", 3)
 
 
 async def _approve_all(api: Importing) -> None:
