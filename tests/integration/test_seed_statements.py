@@ -155,6 +155,23 @@ async def test_a_changed_row_gets_a_version_and_keeps_the_old_one(
     assert (valid_to,) == (await rows(item, "_sys_last_modified_at"))[0]
 
 
+async def test_no_moment_has_two_versions(item: AsyncConnection[Any]) -> None:
+    """Also where the clock says that the row was written later than now, or a person has written it
+    while this transaction was under way, and where a file is applied twice in one."""
+    await apply(item, seed({"code": "a", "name": "1"}))
+    await item.execute(
+        "UPDATE mdm_data.item SET _sys_last_modified_at = clock_timestamp() + interval '1 hour'"
+    )
+    async with item.transaction():
+        await apply(item, seed({"code": "a", "name": "2"}))
+        await apply(item, seed({"code": "a", "name": "3"}))
+    versions = await rows(item, "name, _sys_valid_from, _sys_valid_to", "item__history")
+    [(present,)] = await rows(item, "_sys_last_modified_at")
+    assert [name for name, _, _ in versions] == ["1", "2"]
+    (_, one, two), (_, also_two, three) = versions
+    assert one < two == also_two < three == present
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [

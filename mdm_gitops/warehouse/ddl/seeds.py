@@ -43,6 +43,9 @@ _DATA_TYPE: Final[Mapping[str, DataType]] = MappingProxyType(
 )
 # Aliases inside the statement: rows of the file, rows of the table, rows about to change.
 _GIVEN, _ROW, _BEFORE = "given", "present", "before"
+# When the new version begins and the one before ends: always later than that one began, also where
+# the clock was set back, so that no moment has two versions.
+_MOMENT: Final = "_moment"
 
 
 def apply_seed(change: ApplySeed, schemas: Schemas) -> Iterator[Statement]:
@@ -158,7 +161,7 @@ def _before(change: ApplySeed, schemas: Schemas) -> Tree:
         for name in change.key_columns
     ]
     query = (
-        exp.select(exp.Column(this=exp.Star(), table=exp.to_identifier(_ROW)))
+        exp.select(exp.Column(this=exp.Star(), table=exp.to_identifier(_ROW)), _moment())
         .from_(trees.table(schemas.data, change.table, alias=_ROW))
         .join(exp.to_table(_GIVEN), on=trees.both(same_key))
         .where(_differs(change))
@@ -168,6 +171,14 @@ def _before(change: ApplySeed, schemas: Schemas) -> Tree:
         query = query.where(exp.EQ(this=by, expression=text(SEED_PRINCIPAL)))
     query.set("locks", [exp.Lock(update=True, expressions=[exp.to_table(_ROW)])])
     return query
+
+
+def _moment() -> Tree:
+    before = column("_sys_last_modified_at", of=_ROW)
+    moment = template(
+        "GREATEST(CURRENT_TIMESTAMP, :before + INTERVAL '1 microsecond')", before=before
+    )
+    return exp.alias_(moment, _MOMENT)
 
 
 def _differs(change: ApplySeed) -> Tree:
@@ -190,7 +201,7 @@ def _keep(change: ApplySeed, history: str, schemas: Schemas) -> Tree:
     values: dict[str, Tree] = {name: column(name, of=_BEFORE) for name in names}
     values |= {
         "_sys_valid_from": column("_sys_last_modified_at", of=_BEFORE),
-        "_sys_valid_to": exp.CurrentTimestamp(),
+        "_sys_valid_to": column(_MOMENT, of=_BEFORE),
         "_sys_action": template(
             "CASE WHEN :deleted THEN 'data_restored' ELSE 'data_updated' END",
             deleted=column("_sys_is_deleted", of=_BEFORE),
@@ -205,7 +216,7 @@ def _update(change: ApplySeed, schemas: Schemas) -> Tree:
     values: dict[str, Tree] = {
         **{name: column(name, of=_GIVEN) for name in _changeable(change)},
         "_sys_version": version,
-        "_sys_last_modified_at": exp.CurrentTimestamp(),
+        "_sys_last_modified_at": column(_MOMENT, of=_BEFORE),
         "_sys_last_modified_by": text(SEED_PRINCIPAL),
         "_sys_is_deleted": exp.Boolean(this=False),
         "_sys_deleted_at": exp.Null(),
