@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mdm_api.definitions import DefinitionsProvider
 from mdm_gitops.errors import Conflict, DefinitionError, PlanStale
 from mdm_gitops.model import Definitions
+from mdm_gitops.model.environments import in_environment
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
@@ -22,6 +23,7 @@ from mdm_gitops.warehouse.names import Schemas
 
 if TYPE_CHECKING:
     from mdm_gitops.warehouse.apply import Applied, Patience
+    from mdm_gitops.warehouse.planning import Inspect
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -58,7 +60,13 @@ class WarehouseDeployer:
 
         definitions = await self._usable()
         async with self._connection() as conn:
-            plan = await make_plan(conn, definitions, schemas=self._schemas, target=[entity])
+            plan = await make_plan(
+                conn,
+                definitions,
+                schemas=self._schemas,
+                target=[entity],
+                inspect=self._inspect(effects=True),
+            )
         return to_document(plan, policy=definitions.project.policy)
 
     async def deploy(
@@ -92,6 +100,7 @@ class WarehouseDeployer:
                     allowances=allowances,
                     approved=plan is not None,
                     patience=self._patience,
+                    inspect=self._inspect(),
                 )
 
         return _document(entity, await self._to_its_end(run()))
@@ -155,6 +164,7 @@ class WarehouseDeployer:
                     target=[ACCESS],
                     approved=True,
                     patience=self._patience,
+                    inspect=self._inspect(),
                 )
 
         await self._to_its_end(run())
@@ -170,13 +180,18 @@ class WarehouseDeployer:
                 hint="start it with their folder: mdm-gitops serve DIR",
                 code="DEFINITIONS_IN_GIT",
             )
-        return view.definitions
+        return in_environment(view.definitions, self._settings.Environment)
 
     async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
+
+    def _inspect(self, *, effects: bool = False) -> Inspect:
+        from mdm_gitops.data.access_report import inspector
+
+        return inspector(self._settings, effects=effects)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

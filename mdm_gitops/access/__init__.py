@@ -5,7 +5,7 @@ Everything that shows or changes something asks ``rights_of`` and nothing else.
 
 from __future__ import annotations
 
-from mdm_gitops.access.principal import Principal, PrincipalKind
+from mdm_gitops.access.principal import Principal, PrincipalKind, principal_named
 from mdm_gitops.access.rights import NO_RIGHTS, Rights, may_administer, rights_of
 from mdm_gitops.access.tier import Tier
 
@@ -16,5 +16,6 @@ __all__ = [
     "Rights",
     "Tier",
     "may_administer",
+    "principal_named",
     "rights_of",
 ]

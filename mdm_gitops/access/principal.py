@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -40,8 +41,33 @@ class Principal:
         Without a prefix a permission means a user or a group, never a key or a service.
         """
         names = {self.actor}
-        if self.kind is PrincipalKind.USER:
+        if self.kind is PrincipalKind.USER and self.name:
             names.add(self.name)
         for group in self.groups:
             names |= {group, f"group:{group}"}
         return frozenset(names)
+
+
+def principal_named(
+    text: str, *, groups: Iterable[str] = (), is_global_admin: bool = False
+) -> Principal:
+    """Return the principal that a permission spells *text*: ``ana``, ``user:ana``, ``apikey:shop``.
+
+    ``group:dach`` is somebody without a name of their own who is in that group.
+    """
+    prefix, colon, rest = text.partition(":")
+    names = tuple(groups)
+    if colon and prefix == "group":
+        return Principal(
+            kind=PrincipalKind.USER,
+            name="",
+            groups=(rest, *(name for name in names if name != rest)),
+            is_global_admin=is_global_admin,
+        )
+    is_kind = colon and prefix in (kind.value for kind in PrincipalKind)
+    return Principal(
+        kind=PrincipalKind(prefix) if is_kind else PrincipalKind.USER,
+        name=rest if is_kind else text,
+        groups=names,
+        is_global_admin=is_global_admin,
+    )

@@ -50,7 +50,9 @@ def explain(name: str, groups: Sequence[str], entity: str, directory: Path, as_j
     The deployed permissions are judged, by the very rules that requests are judged by. Groups come
     from the identity provider, so they are given here.
     """
-    principal = _principal(name, groups)
+    from mdm_gitops.access import principal_named
+
+    principal = principal_named(name, groups=groups)
     definition, explanation, reach = asyncio.run(_explained(directory, principal, entity))
     if as_json:
         echo_json(_document(principal, definition, explanation, reach))
@@ -79,15 +81,6 @@ async def _explained(
             for action in (Action.READ, Action.WRITE, Action.APPROVE)
         }
         return stored.definition, explain_rights(principal, stored.definition, state), reach
-
-
-def _principal(name: str, groups: Sequence[str]) -> Principal:
-    from mdm_gitops.access import Principal, PrincipalKind
-
-    kind, colon, rest = name.partition(":")
-    if colon and kind in (each.value for each in PrincipalKind):
-        return Principal(kind=PrincipalKind(kind), name=rest, groups=tuple(groups))
-    return Principal(kind=PrincipalKind.USER, name=name, groups=tuple(groups))
 
 
 def _show(

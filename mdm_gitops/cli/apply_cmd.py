@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdm_gitops.cli._errors import count_of
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     help="Wait this long for another program that is applying.",
 )
 @json_option
+@environment_option
 def apply(
     source: Path,
     auto_approve: bool,
@@ -100,15 +102,21 @@ async def _apply(
     as_json: bool,
 ) -> Applied:
     from mdm_gitops.cli._session import actor, reserved_schemas, session
+    from mdm_gitops.data.access_report import inspector
+    from mdm_gitops.model.environments import in_environment
     from mdm_gitops.settings import load_settings
     from mdm_gitops.source import read_folder
     from mdm_gitops.warehouse.apply import apply_plan
     from mdm_gitops.warehouse.planning import make_plan
 
-    reserved = reserved_schemas(load_settings(directory))
-    definitions = read_folder(directory, reserved_schemas=reserved)
+    settings = load_settings(directory)
+    definitions = in_environment(
+        read_folder(directory, reserved_schemas=reserved_schemas(settings)), settings.Environment
+    )
     async with session(directory, application_name="mdm-gitops apply") as s:
-        plan = await make_plan(s.conn, definitions, schemas=s.schemas, target=target)
+        plan = await make_plan(
+            s.conn, definitions, schemas=s.schemas, target=target, inspect=inspector(s.settings)
+        )
         if saved is not None:
             _refuse_other(plan, saved)
         allowances = _allowances(allow, definitions, plan)
@@ -128,6 +136,7 @@ async def _apply(
                 approved=approved,
                 patience=replace(s.patience, writer_lock_s=lock_timeout_s),
                 tell=tell,
+                inspect=inspector(s.settings, effects=False),
             )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import json_option, say, wants_color
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Made:
 )
 @click.option("--no-color", is_flag=True, help="No colour, also on a terminal.")
 @json_option
+@environment_option
 @click.pass_context
 def plan(
     ctx: click.Context,
@@ -203,13 +205,17 @@ async def _place(kind: str, directory: Path, settings: Settings, url: str) -> As
 
 def _definitions(directory: Path, rev: str | None) -> Definitions:
     from mdm_gitops.cli._session import reserved_schemas
+    from mdm_gitops.model.environments import in_environment
     from mdm_gitops.settings import load_settings
     from mdm_gitops.source import read_folder, read_revision
 
-    reserved = reserved_schemas(load_settings(directory))
+    settings = load_settings(directory)
+    reserved = reserved_schemas(settings)
     if rev is None:
-        return read_folder(directory, reserved_schemas=reserved)
-    return read_revision(directory, rev, reserved_schemas=reserved)
+        found = read_folder(directory, reserved_schemas=reserved)
+    else:
+        found = read_revision(directory, rev, reserved_schemas=reserved)
+    return in_environment(found, settings.Environment)
 
 
 def document(made: Made) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from mdm_gitops.model import Definitions, fold
 from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan import guards, seeds
 from mdm_gitops.plan.access import diff_access
+from mdm_gitops.plan.access_report import NO_REPORT, AccessReport
 from mdm_gitops.plan.changes import (
     AddSatellite,
     ApplySeed,
@@ -120,6 +121,7 @@ def complete(
     *,
     results: Sequence[CheckResult],
     seed_counts: Mapping[str, SeedCounts],
+    access: AccessReport = NO_REPORT,
 ) -> Plan:
     """Return the plan of *draft* with the live rows' answers, *results* in the order of checks."""
     checks = tuple(
@@ -139,8 +141,13 @@ def complete(
         changes=planned,
         checks=checks,
         drift=draft.drift,
-        refusals=(*draft.refusals, *guards.failed_checks(checks)),
+        refusals=(
+            *draft.refusals,
+            *guards.failed_checks(checks),
+            *guards.failed_access_tests(access),
+        ),
         notes=draft.notes,
+        access=access,
         entities_total=len(draft.definitions.entities),
         records=draft.records,
         preparing=draft.preparing,

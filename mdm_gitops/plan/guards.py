@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from mdm_gitops.model import Definitions
+from mdm_gitops.model import Definitions, fold
+from mdm_gitops.plan.access_report import AccessReport
 from mdm_gitops.plan.desired import DesiredEntity
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.human import plural
@@ -42,6 +43,18 @@ def failed_checks(results: Iterable[CheckResult]) -> Iterator[Refusal]:
                 message=f"{check.entity}: {message}",
                 hint=_HINT[check.violation],
             )
+
+
+def failed_access_tests(report: AccessReport) -> Iterator[Refusal]:
+    for result in report.failed:
+        entity = fold(result.entity)
+        yield Refusal(
+            code=RefusalCode.ACCESS_TEST_FAILED,
+            entity=entity,
+            message=f"access test {result.name!r} fails: {result.message} ({result.place})",
+            hint="Correct permissions.yaml, the rows or the test; if it is meant, allow it once"
+            f" with --allow ACCESS_TEST_FAILED:{entity}",
+        )
 
 
 def removals(

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mdm_gitops.model import ChangeClass
+from mdm_gitops.plan.access_report import NO_REPORT, AccessReport
 from mdm_gitops.plan.changes import Change
 from mdm_gitops.plan.physical import RuleKind
 from mdm_gitops.plan.recorded import Counters, RecordedEntity
@@ -48,7 +49,7 @@ class HazardCode(StrEnum):
 
 
 class RefusalCode(StrEnum):
-    """Why a plan cannot be applied at all, whatever is allowed (but PRUNE_CAP, see ``allowable``)."""
+    """Why a plan cannot be applied at all, whatever is allowed (but see ``allowable``)."""
 
     DATA_CHECK_FAILED = "DATA_CHECK_FAILED"
     PREVENT_REMOVE = "PREVENT_REMOVE"
@@ -58,10 +59,11 @@ class RefusalCode(StrEnum):
     RENAME_UNMATCHED = "RENAME_UNMATCHED"
     RENAME_AMBIGUOUS = "RENAME_AMBIGUOUS"
     TARGET_INCOMPLETE = "TARGET_INCOMPLETE"
+    ACCESS_TEST_FAILED = "ACCESS_TEST_FAILED"
 
     @property
     def allowable(self) -> bool:
-        return self is RefusalCode.PRUNE_CAP
+        return self in (RefusalCode.PRUNE_CAP, RefusalCode.ACCESS_TEST_FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +175,8 @@ class Plan:
     refusals: tuple[Refusal, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = field(default=(), repr=False)
     """What a reviewer should know and nothing acts on."""
+    access: AccessReport = field(default=NO_REPORT, repr=False)
+    """Tests of access, and who gains and loses rows. Not in ``plan_id``: rows move all the time."""
     entities_total: int = 0
     records: tuple[RecordedEntity, ...] = field(default=(), repr=False)  # as the flip leaves them
     preparing: tuple[tuple[int, RecordedEntity], ...] = field(default=(), repr=False)

@@ -6,14 +6,15 @@ Everything is read in one snapshot, so a plan never mixes two states. Nothing is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from psycopg import AsyncConnection
 
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import Definitions, fold
 from mdm_gitops.model.suggest import did_you_mean
+from mdm_gitops.plan.access_report import NO_REPORT, AccessReport
 from mdm_gitops.plan.build import ACCESS, Draft, complete, draft
 from mdm_gitops.plan.changes import SeedCounts
 from mdm_gitops.plan.facts import Facts
@@ -28,6 +29,48 @@ from mdm_gitops.warehouse.saved_filters import read_saved_filters
 from mdm_gitops.warehouse.seed_counts import count_seed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafted:
+    """What is known of a plan before its access is looked at. *target* holds folded names."""
+
+    draft: Draft
+    target: frozenset[str]
+    seeded: frozenset[str]  # entities whose rows this plan writes
+
+    @property
+    def definitions(self) -> Definitions:
+        return self.draft.definitions
+
+    @property
+    def changes_access(self) -> bool:
+        """Whether permissions are put into effect; else those that are deployed stay."""
+        return not self.target or ACCESS in self.target
+
+    def is_meant(self, entity: str) -> bool:
+        return not self.target or entity in self.target
+
+    @property
+    def touches_rights(self) -> bool:
+        """Whether anybody can gain or lose anything, by grants or by what an entity lets reach it."""
+        facts = self.draft.facts
+        if self.changes_access and set(facts.grants) != set(self.definitions.grants):
+            return True
+        before = {record.entity_id: record.definition for record in facts.records}
+        for record in self.draft.records:
+            old, new = before.get(record.entity_id), record.definition
+            if old is not None and (old.domain, old.access) != (new.domain, new.access):
+                return True
+        return False
+
+
+class Inspect(Protocol):
+    """Says what a plan does to access. It is handed down: the layers above evaluate permissions."""
+
+    async def __call__(
+        self, conn: AsyncConnection[Any], drafted: Drafted, *, schemas: Schemas
+    ) -> AccessReport: ...
+
+
 async def make_plan(
     conn: AsyncConnection[Any],
     definitions: Definitions,
@@ -35,21 +78,25 @@ async def make_plan(
     schemas: Schemas,
     target: Collection[str] = (),
     statement_timeout_s: float = 300.0,
+    inspect: Inspect | None = None,
 ) -> Plan:
     """Return what would change if *definitions* were applied now; *target* limits it to entities.
 
     *conn* must be in autocommit mode; *statement_timeout_s* bounds each question to the rows.
+    *inspect* (``data.access_report``) judges the tests of access and counts who gains and loses rows.
 
     Raises:
         InputError: *target* names no entity that is defined or deployed.
         WarehouseError: the server was lost, too slow, or did not let us look.
     """
     with in_our_words("planning"):
-        drafted, results, counts, saved = await _asked(
-            conn, definitions, schemas, target, statement_timeout_s
+        drafted, results, counts, saved, access = await _asked(
+            conn, definitions, schemas, target, statement_timeout_s, inspect
         )
     notes = (*drafted.notes, *notes_on_saved_filters(drafted, saved))
-    return complete(replace(drafted, notes=notes), results=results, seed_counts=counts)
+    return complete(
+        replace(drafted, notes=notes), results=results, seed_counts=counts, access=access
+    )
 
 
 async def _asked(
@@ -58,7 +105,8 @@ async def _asked(
     schemas: Schemas,
     target: Collection[str],
     statement_timeout_s: float,
-) -> tuple[Draft, list[CheckResult], Mapping[str, SeedCounts], list[OwnedFilter]]:
+    inspect: Inspect | None,
+) -> tuple[Draft, list[CheckResult], Mapping[str, SeedCounts], list[OwnedFilter], AccessReport]:
     async with conn.transaction():
         await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         await conn.execute(f"SET LOCAL statement_timeout = {round(statement_timeout_s * 1000)}")
@@ -69,7 +117,18 @@ async def _asked(
         found = await run_checks(conn, checks, schemas=schemas)
         counts = await _seed_counts(conn, drafted.seed_questions, schemas)
         saved = await read_saved_filters(conn, asks_about(drafted), schemas=schemas)
-    return drafted, [found[check] for check in checks], counts, saved
+        access = NO_REPORT
+        if inspect is not None:  # last, because it sets a time limit of its own
+            access = await inspect(conn, _drafted(drafted, counts, target), schemas=schemas)
+    return drafted, [found[check] for check in checks], counts, saved, access
+
+
+def _drafted(draft: Draft, counts: Mapping[str, SeedCounts], target: Collection[str]) -> Drafted:
+    questions = draft.seed_questions
+    seeded = (name for name in questions if questions[name].is_needed(counts[name]))
+    return Drafted(
+        draft=draft, target=frozenset(fold(name) for name in target), seeded=frozenset(seeded)
+    )
 
 
 def _must_be_known(target: Collection[str], definitions: Definitions, facts: Facts) -> None:

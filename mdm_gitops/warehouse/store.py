@@ -168,6 +168,16 @@ async def read_state(
     Raises:
         WarehouseError: there is no config store, or it is of an older version.
     """
+    with _translated():
+        async with conn.transaction():
+            await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            return await read_state_within(conn, schemas=schemas, previous=previous)
+
+
+async def read_state_within(
+    conn: AsyncConnection[Any], *, schemas: Schemas, previous: StoreState | None = None
+) -> StoreState:
+    """Read the state as ``read_state`` does, in the snapshot that the caller holds."""
     kept = (
         {
             (entity.entity_id, entity.row_version): entity
@@ -176,15 +186,12 @@ async def read_state(
         if previous
         else {}
     )
-    with _translated():
-        async with conn.transaction():
-            await conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            revision = await _rows(conn, "SELECT value FROM {config}.revision", schemas)
-            found = {"ids": [key[0] for key in kept], "versions": [key[1] for key in kept]}
-            entity_rows = await _rows(conn, _ENTITIES, schemas, found)
-            grant_rows = await _rows(conn, _GRANTS, schemas)
-            key_rows = await _rows(conn, _KEYS, schemas)
-            projects = await _rows(conn, _PROJECT, schemas)
+    revision = await _rows(conn, "SELECT value FROM {config}.revision", schemas)
+    found = {"ids": [key[0] for key in kept], "versions": [key[1] for key in kept]}
+    entity_rows = await _rows(conn, _ENTITIES, schemas, found)
+    grant_rows = await _rows(conn, _GRANTS, schemas)
+    key_rows = await _rows(conn, _KEYS, schemas)
+    projects = await _rows(conn, _PROJECT, schemas)
     entities = [_entity(row, kept) for row in entity_rows]
     return StoreState(
         revision=revision[0]["value"],

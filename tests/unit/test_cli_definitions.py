@@ -71,6 +71,8 @@ def test_validate_counts_what_is_there(repo: Path) -> None:
     assert json.loads(run("validate", repo, "--json").stdout) == {
         "valid": True,
         "findings": [],
+        "warnings": [],
+        "accessTests": [],
         "contains": {
             "domains": 1,
             "entities": 1,

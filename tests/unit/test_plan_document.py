@@ -83,6 +83,7 @@ def test_an_empty_plan() -> None:
         "refusals": [],
         "needs_allowance": [],
         "notes": [],
+        "access": {"tests": [], "effects": [], "uncounted": 0},
     }
 
 
