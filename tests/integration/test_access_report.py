@@ -33,6 +33,8 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
 from mdm_gitops.warehouse.store import read_state
+from mdm_operator import Reconciler
+from mdm_operator.state import Outcome
 from tests.integration import by_hand
 from tests.integration.test_writes import FILES
 from tests.support.warehouses import apply
@@ -409,12 +411,8 @@ def folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     monkeypatch.setenv("Mdm__Database__Url", database_url)
-    files = {**FILES, "permissions.yaml": PERMISSIONS.encode()}
     tests = test("rows", "eva", "{count: 6}", ", groups: [swiss]") + test("none", "evi", "denied")
-    files["access-tests.yaml"] = b"tests:\n" + tests.encode()
-    for path, data in files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes(data)
+    write(tmp_path, tests)
     return tmp_path
 
 
@@ -471,3 +469,41 @@ async def test_plan_and_apply_respect_a_failing_test(
     await by_hand.insert(warehouse, "customer", [{"code": "C10", "country": "CH", "active": True}])
     again = await asyncio.to_thread(run, "plan", str(folder), "--detailed-exitcode")
     assert again.exit_code == 0 and "Access tests: 2 passed" in again.stdout
+
+
+async def test_the_operator_judges_before_it_applies_and_after(
+    database_url: str, tmp_path: Path
+) -> None:
+    """The rows of a first deployment are there only after it; the run that follows judges them."""
+    write(tmp_path, test("seeded", "wide", "{rows: [C1]}") + test("none", "eva", "denied"))
+    (tmp_path / "seed").mkdir()
+    (tmp_path / "seed/customer.json").write_text('[{"code": "C1"}, {"code": "C2"}]')
+    reconciler = Reconciler(tmp_path, url=database_url, settings=Settings(), approve_first=True)
+    try:
+        assert await outcome(reconciler) is Outcome.APPLIED
+        assert await outcome(reconciler) is Outcome.BLOCKED
+        assert "'seeded' fails: 1 row more than expected" in reconciler.state.history[0].message
+        write(tmp_path, test("seeded", "wide", "{rows: [C1, C2]}") + test("none", "eva", "denied"))
+        assert await outcome(reconciler) is Outcome.IN_SYNC
+        # A permission that breaks a test is not put into effect.
+        opened = PERMISSIONS + "  - {users: [eva], domains: [crm], actions: [read]}\n"
+        (tmp_path / "permissions.yaml").write_text(opened)
+        assert await outcome(reconciler) is Outcome.BLOCKED
+        async with await connect(database_url, application_name="test") as conn:
+            assert "eva" not in (await read_state(conn, schemas=Schemas())).grants
+    finally:
+        await reconciler.aclose()
+
+
+async def outcome(reconciler: Reconciler) -> Outcome:
+    run = await reconciler.step()
+    assert run is not None
+    return run.outcome
+
+
+def write(folder: Path, tests: str) -> None:
+    files = {**FILES, "permissions.yaml": PERMISSIONS.encode()}
+    files["access-tests.yaml"] = b"tests:\n" + tests.encode()
+    for path, data in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_bytes(data)
