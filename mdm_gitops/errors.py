@@ -57,6 +57,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "SOURCE_REWOUND": Kind(title="History was rewritten", status=409),
         "DEFINITIONS_IN_GIT": Kind(title="Definitions are read-only here", status=409),
         "DEFINITIONS_EDITED": Kind(title="Definitions are being edited", status=409),
+        "PUSH_REFUSED": Kind(title="Remote does not take the push", status=409),
         "REVERT_CONFLICT": Kind(
             title="Commit cannot be taken back by itself", status=409, exit_code=3
         ),

@@ -1,26 +1,45 @@
-"""Where the desired definitions come from: a folder on disk, or nowhere.
+"""Where the desired definitions come from: a folder on disk, a remote's branch, or nowhere.
 
-The folder is looked at when somebody asks, in a thread, and read again only when a file of it or
-the commit it is at has changed.
+They are looked at when somebody asks, in a thread, and read again only when a file or the commit has
+changed. A remote is asked again after a while; where it does not answer, the last commit holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio.to_thread
 
 from mdm_gitops.access.catalog import NOTHING_DESIRED, DesiredView
-from mdm_gitops.errors import Conflict, DefinitionError, Finding, InputError, Location
+from mdm_gitops.errors import Conflict, DefinitionError, Finding, InputError, Location, MdmError
+from mdm_gitops.model import Definitions
 from mdm_gitops.source import folder_tree, read_tree_leniently
-from mdm_gitops.source.commits import Author, Change, Committed, CommitWriter, WriteMode
-from mdm_gitops.source.git import commit_of
+from mdm_gitops.source.commit_places import WorkTree
+from mdm_gitops.source.commits import (
+    Author,
+    Change,
+    Committed,
+    CommitWriter,
+    Place,
+    WriteMode,
+    files_of,
+)
+from mdm_gitops.source.git import GitTree, commit_of, head_of, run_git
+from mdm_gitops.source.origin import MIRROR
+from mdm_gitops.source.pushing import RemoteBranch
+from mdm_gitops.source.remote import Remote, fetch
 from mdm_gitops.source.tree import FOLDERS, LOOKALIKES, ROOT_FILES
 
+T = TypeVar("T")
+_ASK_AGAIN_S: Final = 15.0
+_WRITTEN: Final = Path(".mdm", "write.git")
 # What moves when a commit is made, checked out or amended.
 _GIT_FILES: Final = (".git/HEAD", ".git/logs/HEAD", ".git/index")
 
@@ -32,6 +51,24 @@ class DefinitionsProvider(Protocol):
     async def write(self, change: Change, *, author: Author, message: str) -> Committed:
         """Commit *change*; see ``source.commits.CommitWriter.write`` for errors."""
 
+    async def preview(self, change: Change) -> Definitions:
+        """Return the definitions as ``write`` would leave them."""
+
+    async def take_back(self, done: Committed, *, author: Author, message: str) -> None:
+        """Undo a commit; see ``source.commits.CommitWriter.take_back`` for errors."""
+
+    async def files(self) -> SourceFiles:
+        """Return the files as they are committed; of a plain folder as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFiles:
+    """*commit* is None for a plain folder, and *committed_at* with it."""
+
+    files: Mapping[str, bytes]
+    commit: str | None = None
+    committed_at: datetime | None = None
+
 
 class NoDefinitions:
     """A server that was given none: it serves what is deployed."""
@@ -40,24 +77,57 @@ class NoDefinitions:
         return NOTHING_DESIRED
 
     async def write(self, change: Change, *, author: Author, message: str) -> Committed:
-        raise Conflict(
-            "this server was started without definitions",
-            hint="start it with their folder: mdm-gitops serve DIR",
-            code="DEFINITIONS_IN_GIT",
+        raise _none_given()
+
+    async def preview(self, change: Change) -> Definitions:
+        raise _none_given()
+
+    async def take_back(self, done: Committed, *, author: Author, message: str) -> None:
+        raise _none_given()
+
+    async def files(self) -> SourceFiles:
+        raise _none_given()
+
+
+def _none_given() -> Conflict:
+    return Conflict(
+        "this server was started without definitions",
+        hint="start it with their folder: mdm-gitops serve DIR",
+        code="DEFINITIONS_IN_GIT",
+    )
+
+
+class _Written:
+    """What folders and remotes have in common: changes are commits."""
+
+    def __init__(self, place: Place, *, mode: WriteMode, reserved_schemas: Sequence[str]) -> None:
+        self._reserved_schemas = tuple(reserved_schemas)
+        self._commits = CommitWriter(place, mode=mode, reserved_schemas=self._reserved_schemas)
+
+    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
+        # Made to its end: a caller who goes away does not leave half of a commit.
+        return await asyncio.shield(
+            _in_thread(lambda: self._commits.write(change, author=author, message=message))
+        )
+
+    async def preview(self, change: Change) -> Definitions:
+        return await _in_thread(lambda: self._commits.preview(change))
+
+    async def take_back(self, done: Committed, *, author: Author, message: str) -> None:
+        await asyncio.shield(
+            _in_thread(lambda: self._commits.take_back(done, author=author, message=message))
         )
 
 
-class FolderDefinitions:
+class FolderDefinitions(_Written):
     """The definitions of the folder *root*."""
 
     def __init__(
         self, root: Path, *, reserved_schemas: Sequence[str], write_mode: WriteMode | None = None
     ) -> None:
+        mode = write_mode or WriteMode.COMMIT
+        super().__init__(WorkTree(root), mode=mode, reserved_schemas=reserved_schemas)
         self._root = root
-        self._commits = CommitWriter(
-            root, mode=write_mode, reserved_schemas=tuple(reserved_schemas)
-        )
-        self._reserved_schemas = tuple(reserved_schemas)
         self._seen: object = None
         self._view = NOTHING_DESIRED
         self._lock = asyncio.Lock()
@@ -71,12 +141,16 @@ class FolderDefinitions:
                 self._seen = seen
             return self._view
 
-    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
-        def commit() -> Committed:
-            return self._commits.write(change, author=author, message=message)
+    async def files(self) -> SourceFiles:
+        return await _in_thread(self._files)
 
-        # Made to its end: a caller who goes away does not leave half of a commit.
-        return await asyncio.shield(anyio.to_thread.run_sync(commit))
+    def _files(self) -> SourceFiles:
+        commit = head_of(self._root)
+        if commit is None:
+            tree = folder_tree(self._root)
+            sound = [entry.path for entry in tree.entries() if not entry.problem]
+            return SourceFiles(files={path: tree.read(path) for path in sound})
+        return _committed_files(GitTree(self._root, commit))
 
     def _look(self) -> object:
         return tuple(sorted(_stamps(self._root)))
@@ -91,12 +165,85 @@ class FolderDefinitions:
         except DefinitionError as error:
             return DesiredView.broken(error.findings)
         except (InputError, OSError):
-            finding = Finding(
-                rule="not-readable",
-                message="the folder of definitions cannot be read",
-                location=Location("mdm.yaml"),
-            )
+            finding = _finding("the folder of definitions cannot be read")
             return DesiredView.broken((finding,))
+
+
+class RemoteDefinitions(_Written):
+    """The definitions of a remote's branch, by way of mirrors of it in *folder*."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        folder: Path,
+        *,
+        reserved_schemas: Sequence[str],
+        write_mode: WriteMode | None = None,
+    ) -> None:
+        mode = write_mode or WriteMode.BRANCH
+        place = RemoteBranch(remote, folder / _WRITTEN)
+        super().__init__(place, mode=mode, reserved_schemas=reserved_schemas)
+        self._remote, self._mirror = remote, folder / MIRROR
+        self._asked_at = -_ASK_AGAIN_S
+        self._commit = ""
+        self._seen = ""
+        self._view = NOTHING_DESIRED
+        self._lock = asyncio.Lock()
+
+    async def current(self) -> DesiredView:
+        async with self._lock:
+            await _in_thread(self._look)
+            if self._commit != self._seen:
+                self._view = await _in_thread(lambda: self._read(self._commit))
+                self._seen = self._commit
+            return self._view
+
+    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
+        done = await super().write(change, author=author, message=message)
+        self._asked_at = -_ASK_AGAIN_S
+        return done
+
+    async def files(self) -> SourceFiles:
+        commit = await _in_thread(lambda: fetch(self._remote, into=self._mirror))
+        tree = GitTree(self._mirror, commit, self._remote.subpath)
+        return await _in_thread(lambda: _committed_files(tree))
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._asked_at < _ASK_AGAIN_S:
+            return
+        try:
+            self._commit = fetch(self._remote, into=self._mirror)
+        except MdmError as error:
+            if not self._commit:
+                self._view = DesiredView.broken((_finding(str(error)),))
+        self._asked_at = time.monotonic()
+
+    def _read(self, commit: str) -> DesiredView:
+        try:
+            tree = GitTree(self._mirror, commit, self._remote.subpath)
+            definitions, findings = read_tree_leniently(
+                tree, commit=commit, reserved_schemas=self._reserved_schemas
+            )
+            return DesiredView.of(definitions, findings)
+        except DefinitionError as error:
+            return DesiredView.broken(error.findings)
+        except MdmError as error:
+            return DesiredView.broken((_finding(str(error)),))
+
+
+def _finding(message: str) -> Finding:
+    return Finding(rule="not-readable", message=message, location=Location("mdm.yaml"))
+
+
+def _committed_files(tree: GitTree) -> SourceFiles:
+    said = run_git(tree.repo, "show", "--no-patch", "--format=%ct", tree.commit)
+    moment = datetime.fromtimestamp(int(said), UTC)
+    return SourceFiles(files=files_of(tree), commit=tree.commit, committed_at=moment)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    return await anyio.to_thread.run_sync(work)
 
 
 def _stamps(root: Path) -> Iterator[tuple[str, int, int, int]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mdm_gitops.errors import Conflict, DefinitionError
+from mdm_gitops.source.commit_places import WorkTree
 from mdm_gitops.source.commits import Author, CommitWriter, Files, WriteMode
 from mdm_gitops.source.git import commit_of
 
@@ -27,6 +28,10 @@ def git(root: Path, *arguments: str) -> str:
         ["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True
     )
     return done.stdout.strip()
+
+
+def writer_of(root: Path, mode: WriteMode | None = None) -> CommitWriter:
+    return CommitWriter(WorkTree(root), mode=mode or WriteMode.COMMIT)
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def adding(name: str) -> Mapping[str, bytes]:
 
 
 def test_a_change_is_a_commit_of_its_author(root: Path) -> None:
-    done = CommitWriter(root).write(lambda files: adding("a"), author=ANA, message="Add a")
+    done = writer_of(root).write(lambda files: adding("a"), author=ANA, message="Add a")
     assert git(root, "rev-parse", "HEAD") == done.commit == commit_of(root)
     assert git(root, "log", "-1", "--format=%an|%ae|%cn|%s") == (
         "ana@example.com|ana@example.com|mdm-gitops|Add a"
@@ -59,7 +64,7 @@ def test_a_change_is_a_commit_of_its_author(root: Path) -> None:
 
 
 def test_removing_is_a_change_too(root: Path) -> None:
-    writer = CommitWriter(root)
+    writer = writer_of(root)
     writer.write(lambda files: adding("a"), author=ANA, message="Add a")
     writer.write(lambda files: {"entities/a.yaml": None}, author=ANA, message="Remove a")
     assert not (root / "entities/a.yaml").exists() and git(root, "status", "--porcelain") == ""
@@ -68,14 +73,14 @@ def test_removing_is_a_change_too(root: Path) -> None:
 
 def test_what_changes_nothing_is_no_commit(root: Path) -> None:
     head = git(root, "rev-parse", "HEAD")
-    done = CommitWriter(root).write(lambda files: dict(files), author=ANA, message="nothing")
+    done = writer_of(root).write(lambda files: dict(files), author=ANA, message="nothing")
     assert done.commit is None and git(root, "rev-parse", "HEAD") == head
 
 
 def test_what_would_not_be_valid_is_refused_and_leaves_nothing(root: Path) -> None:
     head = git(root, "rev-parse", "HEAD")
     with pytest.raises(DefinitionError) as caught:
-        CommitWriter(root).write(
+        writer_of(root).write(
             lambda files: {"entities/a.yaml": b"name: a\n"}, author=ANA, message="bad"
         )
     assert caught.value.findings[0].location.path == "entities/a.yaml"
@@ -86,7 +91,7 @@ def test_a_file_that_a_person_edits_is_not_overwritten(root: Path) -> None:
     edited = "permissions: [] # mine\n"
     (root / "permissions.yaml").write_text(edited)
     head = git(root, "rev-parse", "HEAD")
-    writer = CommitWriter(root)
+    writer = writer_of(root)
     with pytest.raises(Conflict) as caught:
         writer.write(
             lambda f: {"permissions.yaml": b"permissions: []\n#\n"}, author=ANA, message="m"
@@ -105,7 +110,7 @@ def test_what_is_not_written(root: Path, tmp_path: Path, mode: WriteMode | None)
     folder = root if mode else tmp_path / "plain"
     folder.mkdir(exist_ok=True)
     with pytest.raises(Conflict) as caught:
-        CommitWriter(folder, mode=mode).write(lambda files: {}, author=ANA, message="m")
+        writer_of(folder, mode).write(lambda files: {}, author=ANA, message="m")
     assert caught.value.kind_code == "DEFINITIONS_IN_GIT" and caught.value.hint
 
 
@@ -113,7 +118,7 @@ def test_branch_mode_pushes_and_leaves_the_work_tree(root: Path, tmp_path: Path)
     remote = tmp_path / "remote.git"
     git(tmp_path, "init", "-q", "--bare", str(remote))
     git(root, "remote", "add", "origin", str(remote))
-    writer = CommitWriter(root, mode=WriteMode.BRANCH)
+    writer = writer_of(root, WriteMode.BRANCH)
     done = writer.write(lambda files: adding("a"), author=ANA, message="Add a")
     assert done.branch is not None and done.branch.startswith("mdm/")
     assert git(remote, "rev-parse", done.branch) == done.commit
@@ -132,7 +137,7 @@ def test_a_commit_in_between_is_built_upon(root: Path) -> None:
             git(root, "commit", "-qm", "by hand")
         return adding("a")
 
-    CommitWriter(root).write(change, author=ANA, message="Add a")
+    writer_of(root).write(change, author=ANA, message="Add a")
     assert calls == [2, 3]
     assert git(root, "log", "--format=%s").splitlines() == ["Add a", "by hand", "start"]
 
@@ -140,15 +145,15 @@ def test_a_commit_in_between_is_built_upon(root: Path) -> None:
 def test_after_a_crash_the_work_tree_is_brought_along(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(self: CommitWriter, commit: str, files: Files) -> None:
+    def die(self: WorkTree, commit: str, files: Files) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as crash:
-        crash.setattr(CommitWriter, "_bring_along", die)
+        crash.setattr(WorkTree, "_bring_along", die)
         with pytest.raises(KeyboardInterrupt):
-            CommitWriter(root).write(lambda files: adding("a"), author=ANA, message="Add a")
+            writer_of(root).write(lambda files: adding("a"), author=ANA, message="Add a")
     assert git(root, "status", "--porcelain") != ""
-    CommitWriter(root).write(lambda files: adding("b"), author=ANA, message="Add b")
+    writer_of(root).write(lambda files: adding("b"), author=ANA, message="Add b")
     assert git(root, "status", "--porcelain") == ""
     assert (root / "entities/a.yaml").exists() and (root / "entities/b.yaml").exists()
 
@@ -156,7 +161,7 @@ def test_after_a_crash_the_work_tree_is_brought_along(
 def _add_many(root: Path, prefix: str) -> None:
     for number in range(6):
         name = f"{prefix}{number}"
-        CommitWriter(root).write(lambda f, n=name: adding(n), author=ANA, message=name)  # type: ignore[misc]
+        writer_of(root).write(lambda f, n=name: adding(n), author=ANA, message=name)  # type: ignore[misc]
 
 
 def test_writers_in_several_processes_lose_nothing(root: Path) -> None:
