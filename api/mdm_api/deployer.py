@@ -45,6 +45,8 @@ class Deployer(Protocol):
 
     async def apply_access(self, *, actor: str) -> None: ...
 
+    async def check_access(self, definitions: Definitions) -> None: ...
+
 
 class WarehouseDeployer:
     def __init__(self, *, url: str, settings: Settings, definitions: DefinitionsProvider) -> None:
@@ -164,10 +166,27 @@ class WarehouseDeployer:
                     target=[ACCESS],
                     approved=True,
                     patience=self._patience,
-                    inspect=self._inspect(),
+                    inspect=self._inspect(always=False),
                 )
 
         await self._to_its_end(run())
+
+    async def check_access(self, definitions: Definitions) -> None:
+        """Raise PlanRefused if *definitions* could not take effect by ``apply_access`` now."""
+        from mdm_gitops.plan.build import ACCESS
+        from mdm_gitops.warehouse.apply import refuse_blocked
+        from mdm_gitops.warehouse.planning import make_plan
+
+        async with self._connection() as conn:
+            plan = await make_plan(
+                conn,
+                definitions,
+                schemas=self._schemas,
+                target=[ACCESS],
+                statement_timeout_s=self._settings.Apply.StatementTimeoutSeconds,
+                inspect=self._inspect(always=False),
+            )
+        refuse_blocked(plan)
 
     async def _usable(self) -> Definitions:
         """Return the definitions; a deployment needs all of them, and all of them right."""
@@ -188,10 +207,10 @@ class WarehouseDeployer:
         task.add_done_callback(self._running.discard)
         return await asyncio.shield(task)
 
-    def _inspect(self, *, effects: bool = False) -> Inspect:
+    def _inspect(self, *, effects: bool = False, always: bool = True) -> Inspect:
         from mdm_gitops.data.access_report import inspector
 
-        return inspector(self._settings, effects=effects)
+        return inspector(self._settings, effects=effects, always=always)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:

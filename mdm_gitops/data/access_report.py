@@ -35,16 +35,22 @@ def inspector(
     settings: Settings,
     *,
     effects: bool = True,
+    always: bool = True,
     max_pairs: int = MAX_PAIRS,
     statement_timeout_s: float = STATEMENT_TIMEOUT_S,
     now: Callable[[], datetime] = _utc_now,
 ) -> Inspect:
-    """Return what judges the tests of access and, with *effects*, counts who gains and loses rows."""
+    """Return what judges the tests of access and, with *effects*, counts who gains and loses rows.
+
+    Without *always*, tests are left alone by a plan that changes nobody's rights.
+    """
 
     async def inspect(
         conn: AsyncConnection[Any], drafted: Drafted, *, schemas: Schemas
     ) -> AccessReport:
-        if not drafted.definitions.access_tests.tests and not (effects and drafted.touches_rights):
+        has_tests = bool(drafted.definitions.access_tests.tests)
+        asks = (has_tests and always) or (drafted.touches_rights and (has_tests or effects))
+        if not asks:
             return NO_REPORT
         seen = prospect(
             await _state(conn, schemas),

@@ -16,6 +16,7 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
+from tests.integration import by_hand
 from tests.integration.test_api_basics import KEY, Client, served
 from tests.integration.test_writes import FILES, key_of
 from tests.support.warehouses import apply
@@ -138,6 +139,41 @@ async def test_the_last_admin_cannot_be_taken_away(client: Client, root: Path) -
     answer = await client.post(f"{PATH}/yaml", json={"yaml": "permissions: []\n"})
     assert (answer.status_code, answer.json()["code"]) == (409, "PLAN_REFUSED")
     assert git(root, "rev-parse", "HEAD") == head
+
+
+async def test_what_breaks_a_test_of_access_is_no_commit(
+    client: Client, conn: AsyncConnection[Any], root: Path
+) -> None:
+    crm = await key_of(conn, "crm")
+    admin = {"principal": "apikey:crm", "domain": "crm", "actions": ["admin"]}
+    assert (await client.post(PATH, json=admin)).status_code == 201
+    tests = [
+        "{name: reads not, principal: 'apikey:new', entity: country, expect: denied}",
+        "{name: sees two, principal: 'apikey:new', entity: customer, expect: {count: 2}}",
+    ]
+    text = "\n".join(f"  - {each}" for each in tests)
+    (root / "access-tests.yaml").write_text(f"tests:\n{text}\n")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "tests")
+    head = git(root, "rev-parse", "HEAD")
+    await by_hand.insert(conn, "customer", [{"code": f"C{n}", "active": True} for n in range(3)])
+    for given in ({**GRANT, "entity": None, "domain": "*"}, GRANT):
+        answer = await client.post(PATH, json=given)
+        assert (answer.status_code, answer.json()["code"]) == (409, "PLAN_REFUSED"), answer.text
+        assert "access test" in answer.json()["detail"]
+        assert git(root, "rev-parse", "HEAD") == head
+    # A domain's admin is not told of tests, which may be about what that admin may not know.
+    answer = await client.post(PATH, json=GRANT, headers=crm)
+    assert (answer.status_code, answer.json()["code"]) == (409, "PLAN_REFUSED")
+    assert "sees two" not in answer.text and "3 rows" not in answer.text
+    # The same right over the rows that the test expects.
+    answer = await client.post(PATH, json={**GRANT, "rowFilterDsl": "[code] <> 'C0'"})
+    assert answer.status_code == 201, answer.text
+    # A test that fails since rows moved is no matter of webhooks, which give nobody a right.
+    await conn.execute("UPDATE mdm_data.customer SET code = 'C9' WHERE code = 'C0'")
+    webhook = {"name": "w", "url": "https://example.com/hook", "is_active": False}
+    answer = await client.post("/api/v1/webhooks", json=webhook)
+    assert answer.status_code == 201, answer.text
 
 
 async def test_an_admin_administers_its_own_scope_and_no_more(
