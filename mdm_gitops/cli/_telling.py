@@ -53,6 +53,10 @@ class Telling(Listener):
                 self._tell_invalid(run)
             case Outcome.BLOCKED | Outcome.APPROVAL_PENDING:
                 self._tell_waiting(run)
+            case Outcome.REFUSED:
+                self._waiting(run.message, run.error.hint if run.error else "")
+            case Outcome.WINDOW_CLOSED | Outcome.OUT_OF_SYNC | Outcome.SUSPENDED:
+                say(f"{click.style('waiting:', fg='yellow', bold=True)} {run.message}")
             case Outcome.FAILED:
                 return  # the loop's log tells it, with the cause
         self._plan, self._brief, self._last = None, False, run
@@ -85,7 +89,9 @@ class Telling(Listener):
             hint = run.error.hint if run.error else ""
             self._waiting(run.message, hint or "nothing was changed")
         else:
-            hint = f"to allow it, run in another terminal: {program()} apply {self._directory}"
+            plan_id = self._plan.plan_id if self._plan else ""
+            what = f"plans approve {plan_id} {self._directory}"
+            hint = f"to allow it, run in another terminal: {program()} {what}"
             self._waiting(run.message, hint)
 
     def _waiting(self, why: str, hint: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
+import logging.config
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import json_option, say
 from mdm_gitops.errors import InputError
 
@@ -22,13 +24,15 @@ if TYPE_CHECKING:
 @click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--once", is_flag=True, help="Reconcile once and exit with the code of `apply`.")
 @json_option
+@environment_option
 @click.pass_context
 def operator(ctx: click.Context, directory: Path, once: bool, as_json: bool) -> None:
     """Keep the warehouse what the definitions in DIR (default: here) say.
 
-    Changes that the policy in mdm.yaml lets through are applied, others wait for `apply`. Several
-    operators may run: one works at a time. SIGTERM ends it between two steps. With --json, each run
-    is one line of JSON on stdout.
+    With Mdm__Source__Url the definitions are those of a remote repository, and DIR holds the settings
+    and a mirror. Changes that the policy in mdm.yaml lets through are applied, others wait for
+    `plans approve`. Several operators may run: one works at a time. SIGTERM ends it between two
+    steps. With --json, each run is one line of JSON on stdout.
     """
     if not directory.is_dir():
         raise InputError(f"{directory} is not a folder", hint="give the folder that holds mdm.yaml")
@@ -41,14 +45,18 @@ def operator(ctx: click.Context, directory: Path, once: bool, as_json: bool) -> 
 
 async def _operate(directory: Path, *, once: bool, as_json: bool) -> Run | None:
     from mdm_gitops.cli._signals import stop_on_signals
+    from mdm_gitops.logs import keep_out, log_config
     from mdm_gitops.settings import load_settings
     from mdm_gitops.warehouse.locate import warehouse_url
     from mdm_operator import Reconciler, run_operator
     from mdm_operator.loop import Pace
+    from mdm_operator.metrics import Numbers, serving_numbers
+    from mdm_operator.reconcile import Listeners
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    stop = asyncio.Event()
+    logging.config.dictConfig(log_config(as_json=as_json or not sys.stderr.isatty()))
+    stop, numbers = asyncio.Event(), Numbers()
     settings = load_settings(directory)
+    keep_out(settings)
     with stop_on_signals(stop):
         async with warehouse_url(directory, settings) as url:
             reconciler = Reconciler(
@@ -56,13 +64,15 @@ async def _operate(directory: Path, *, once: bool, as_json: bool) -> Run | None:
                 url=url,
                 settings=settings,
                 stop=stop,
-                listener=_listener(directory, as_json=as_json),
+                listener=Listeners(_listener(directory, as_json=as_json), numbers),
+                among_several=not once,
             )
             try:
                 if once:
                     return await reconciler.step()
-                say(f"Watching {directory}; Ctrl-C or SIGTERM ends it")
-                await run_operator(reconciler, pace=Pace.of(settings.Operator), stop=stop)
+                async with serving_numbers(numbers, reconciler, settings.Operator):
+                    say(f"Watching {reconciler.source}; Ctrl-C or SIGTERM ends it")
+                    await run_operator(reconciler, pace=Pace.of(settings.Operator), stop=stop)
             finally:
                 await reconciler.aclose()
     return None

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from mdm_gitops.errors import MdmError
+from mdm_gitops.logs import tracing
 from mdm_gitops.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)
@@ -55,12 +56,16 @@ async def run(
     pace: Pace,
     wake: asyncio.Event | None = None,
 ) -> None:
-    """Run *step* at *pace* until *stop*; *wake* ends a pause early, also one after a failure."""
+    """Run *step* at *pace* until *stop*; *wake* ends a pause early, also one after a failure.
+
+    Each run has a trace id of its own in the log.
+    """
     wake = wake or asyncio.Event()
     failures = 0
     while not stop.is_set():
         wake.clear()  # before the step, which sees all that happened until here
-        failures = 0 if await _succeeds(step, failures) else failures + 1
+        with tracing():
+            failures = 0 if await _succeeds(step, failures) else failures + 1
         await _either(stop, wake, timeout_s=pace.delay_s(failures))
 
 

@@ -26,7 +26,11 @@ class Outcome(StrEnum):
     APPLIED = "applied"
     APPROVAL_PENDING = "approval-pending"  # a person must allow what the policy does not
     BLOCKED = "blocked"  # rows, guards or strangers stand in the way
-    INVALID = "invalid"  # the definitions cannot be used
+    INVALID = "invalid"  # definitions cannot be used; what is sound of them has been applied
+    REFUSED = "refused"  # the commit must not be taken: unsigned, or of a rewritten past
+    WINDOW_CLOSED = "window-closed"  # it may be applied, at another time
+    OUT_OF_SYNC = "out-of-sync"  # seen, and left alone as the mode says
+    SUSPENDED = "suspended"
     FAILED = "failed"  # an outage, a lock, a bug
 
     @property
@@ -35,7 +39,17 @@ class Outcome(StrEnum):
 
     @property
     def waits_for_somebody(self) -> bool:
-        return self in (Outcome.APPROVAL_PENDING, Outcome.BLOCKED, Outcome.INVALID)
+        return self in (
+            Outcome.APPROVAL_PENDING,
+            Outcome.BLOCKED,
+            Outcome.INVALID,
+            Outcome.REFUSED,
+        )
+
+
+_STALLED: Final = frozenset({Outcome.BLOCKED, Outcome.INVALID, Outcome.REFUSED})
+_NOT_READ: Final = frozenset({Outcome.FAILED, Outcome.SUSPENDED})
+_NOT_PLANNED: Final = frozenset({*_NOT_READ, Outcome.INVALID, Outcome.REFUSED})
 
 
 class ConditionType(StrEnum):
@@ -44,6 +58,7 @@ class ConditionType(StrEnum):
     STALLED = "Stalled"  # nothing will happen before a file or a row changes
     DRIFT_DETECTED = "DriftDetected"
     APPROVAL_PENDING = "ApprovalPending"
+    SOURCE_VERIFIED = "SourceVerified"  # the commit is signed by somebody who may
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +81,11 @@ class Run:
     error: MdmError | None = None  # what stands in the way, where something does
     changes: int = 0
     drift: int | None = None  # differences made by hand that remain; None: nobody could look
+    verified: bool | None = None  # None: nobody has to sign, or nobody could look
+    signer: str = ""
+    healed: int = 0  # drift that was set right while the commit itself waits
+    code: str = ""  # of *error*; kept where the error itself is not
+    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +114,17 @@ class State:
         decided = {
             ConditionType.READY: outcome.is_good,
             ConditionType.RECONCILING: outcome is Outcome.FAILED,
-            ConditionType.STALLED: outcome in (Outcome.BLOCKED, Outcome.INVALID),
+            ConditionType.STALLED: outcome in _STALLED,
             ConditionType.APPROVAL_PENDING: outcome is Outcome.APPROVAL_PENDING,
         }
         if run.drift is not None:
             decided[ConditionType.DRIFT_DETECTED] = run.drift > 0
-        planned = outcome not in (Outcome.INVALID, Outcome.FAILED)
+        if run.verified is not None:
+            decided[ConditionType.SOURCE_VERIFIED] = run.verified
+        planned = outcome not in _NOT_PLANNED
         noted = replace(
             self,
-            observed_commit=run.commit if outcome is not Outcome.FAILED else self.observed_commit,
+            observed_commit=run.commit if outcome not in _NOT_READ else self.observed_commit,
             attempted_commit=run.commit if planned else self.attempted_commit,
             applied_commit=run.commit if outcome.is_good else self.applied_commit,
             history=self._history(run),
@@ -127,6 +149,29 @@ class State:
             ],
             "history": [run_document(run) for run in self.history],
         }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> State:
+        """Read back what ``to_document`` wrote; of anything else, as much as can be used."""
+        try:
+            conditions = {
+                ConditionType(each["type"]): Condition(
+                    status=each["status"],
+                    reason=each["reason"],
+                    message=each["message"],
+                    since=datetime.fromisoformat(each["sinceUtc"]),
+                )
+                for each in document.get("conditions", ())
+            }
+            return cls(
+                observed_commit=document.get("observedCommit"),
+                attempted_commit=document.get("attemptedCommit"),
+                applied_commit=document.get("appliedCommit"),
+                conditions=MappingProxyType(conditions),
+                history=tuple(_run_of(each) for each in document.get("history", ())),
+            )
+        except (KeyError, ValueError, TypeError):  # of another version
+            return cls()
 
     def _with(
         self, decided: Mapping[ConditionType, bool], reason: str, message: str, now: datetime
@@ -156,8 +201,26 @@ def run_document(run: Run) -> dict[str, Any]:
         "startedUtc": to_json_value(run.started_at),
         "durationMs": round(run.duration_s * 1000),
         "message": run.message,
-        "code": run.error.kind_code if run.error else None,
-        "hint": run.error.hint if run.error else "",
+        "code": (run.error.kind_code if run.error else run.code) or None,
+        "hint": run.error.hint if run.error else run.hint,
         "changes": run.changes,
         "drift": run.drift,
+        "healed": run.healed,
+        "signer": run.signer or None,
     }
+
+
+def _run_of(document: Mapping[str, Any]) -> Run:
+    return Run(
+        outcome=Outcome(document["outcome"]),
+        commit=document["commit"],
+        started_at=datetime.fromisoformat(document["startedUtc"]),
+        duration_s=document["durationMs"] / 1000,
+        message=document["message"],
+        changes=document["changes"],
+        drift=document["drift"],
+        signer=document.get("signer") or "",
+        healed=document.get("healed", 0),
+        code=document["code"] or "",
+        hint=document["hint"],
+    )

@@ -47,13 +47,15 @@ class Heard(Listener):
 
 
 class Awaited(Heard):
-    """Its first two runs can be waited for."""
+    """Its first two runs that applied something can be waited for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = asyncio.Event(), asyncio.Event()
 
     def finished(self, run: Run) -> None:
+        if run.outcome is not Outcome.APPLIED:
+            return
         super().finished(run)
         (self.second if self.first.is_set() else self.first).set()
 
@@ -156,20 +158,42 @@ async def test_commits_are_told(repository: SmallRepository, database_url: str, 
     assert third not in (first, second)
 
 
-async def test_a_broken_file_stalls_and_its_correction_goes_on(
+async def test_a_broken_file_holds_up_its_own_entity_until_it_is_corrected(
     repository: SmallRepository, database_url: str, conn: Conn
 ) -> None:
     async with operating(repository, database_url) as reconciler:
         await reconciler.step()
-        repository.add_column("capital")
-        repository.write("entities/city.yaml", "name: [")
+        good = repository.country.read_text()
+        repository.write("entities/city.yaml", good.replace("name: country", "name: city"))
+        repository.write("entities/country.yaml", good + "  - name: [")
         assert await outcome_of(reconciler) is Outcome.INVALID
         assert reconciler.state.is_true(ConditionType.STALLED)
         assert await reconciler.step() is None, "the same broken file is not read again"
         assert await columns(conn) == ["code", "name"], "what was deployed last stays"
-        (repository.root / "entities" / "city.yaml").unlink()
+        assert await one(conn, "SELECT to_regclass('mdm_data.city') IS NOT NULL")
+        repository.write("entities/country.yaml", good)
+        repository.add_column("capital")
         assert await outcome_of(reconciler) is Outcome.APPLIED
     assert await columns(conn) == ["code", "name", "capital"]
+
+
+@pytest.mark.parametrize("broken", ["mdm.yaml", "entities/country.yaml"])
+async def test_drift_is_set_right_while_what_is_newer_cannot_be_used(
+    repository: SmallRepository, database_url: str, conn: Conn, broken: str
+) -> None:
+    async with operating(repository, database_url, check_interval_s=0.01) as reconciler:
+        await reconciler.step()
+        repository.write(broken, "name: [")
+        await conn.execute("DROP INDEX mdm_data.country__uq_code")
+        assert await outcome_of(reconciler) is Outcome.INVALID
+        assert await one(conn, "SELECT to_regclass('mdm_data.country__uq_code') IS NOT NULL")
+        assert await one(conn, "SELECT count(*) FROM mdm.permission") == 1
+        assert await one(conn, "SELECT count(*) FROM mdm_data.country") == 2
+        await asyncio.sleep(0.02)
+        assert await outcome_of(reconciler) is Outcome.INVALID
+        last = reconciler.state.last
+        assert last is not None
+        assert (last.healed, last.drift) == (0, 0)
 
 
 @pytest.mark.parametrize(

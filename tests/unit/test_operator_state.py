@@ -39,6 +39,10 @@ def a_run(outcome: Outcome, commit: str | None = "a1", drift: int | None = 0) ->
         (Outcome.APPROVAL_PENDING, {APPROVAL}),
         (Outcome.BLOCKED, {STALLED}),
         (Outcome.INVALID, {STALLED}),
+        (Outcome.REFUSED, {STALLED}),
+        (Outcome.WINDOW_CLOSED, set()),
+        (Outcome.OUT_OF_SYNC, set()),
+        (Outcome.SUSPENDED, set()),
         (Outcome.FAILED, {RECONCILING}),
     ],
 )
@@ -61,6 +65,9 @@ def test_reasons_are_single_words() -> None:
         (Outcome.APPROVAL_PENDING, ("b2", "b2", "a1")),
         (Outcome.BLOCKED, ("b2", "b2", "a1")),
         (Outcome.INVALID, ("b2", "a1", "a1")),
+        (Outcome.REFUSED, ("b2", "a1", "a1")),
+        (Outcome.WINDOW_CLOSED, ("b2", "b2", "a1")),
+        (Outcome.SUSPENDED, ("a1", "a1", "a1")),
         (Outcome.FAILED, ("a1", "a1", "a1")),
     ],
 )
@@ -102,6 +109,8 @@ def test_document() -> None:
     run = replace(a_run(Outcome.BLOCKED), error=error, changes=3)
     document = State().after(run, now=NOON).to_document()
     assert document["attemptedCommit"] == "a1"
+    assert State.from_document(document).to_document() == document
+    assert State.from_document({"history": 3}) == State.from_document({}) == State()
     assert document["conditions"][0] == {
         "type": "Ready",
         "status": False,
@@ -120,5 +129,7 @@ def test_document() -> None:
             "hint": "correct them",
             "changes": 3,
             "drift": 0,
+            "healed": 0,
+            "signer": None,
         }
     ]
