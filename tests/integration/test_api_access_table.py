@@ -17,18 +17,12 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 
-from mdm_api.app import create_app, folder_definitions
 from mdm_api.operations import Access
 from mdm_api.table import OPERATIONS
-from mdm_gitops.access.api_keys import digest, ensure_first_key, generate_key
-from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_folder
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
-from tests.integration.test_api_permissions import git
+from mdm_gitops.access.api_keys import digest, generate_key
+from tests.integration.test_api_basics import KEY, Client
 from tests.integration.test_writes import FILES, key_of
-from tests.support.warehouses import apply
+from tests.support.served_folder import deployed, repository, served_folder
 
 pytestmark = pytest.mark.anyio
 
@@ -168,21 +162,14 @@ def test_each_operation_has_its_line() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    files = {**FILES, "permissions.yaml": PERMISSIONS, "entities/deal.yaml": DEAL}
-    for path, data in files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes(data)
-    git(tmp_path, "init", "-q", "-b", "main")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "start")
-    return tmp_path
+    return repository(
+        tmp_path, {**FILES, "permissions.yaml": PERMISSIONS, "entities/deal.yaml": DEAL}
+    )
 
 
 @pytest.fixture
 async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_folder(root))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    async with deployed(database_url, root) as conn:
         yield conn
 
 
@@ -190,9 +177,7 @@ async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[A
 async def client(
     database_url: str, conn: AsyncConnection[Any], root: Path
 ) -> AsyncIterator[Client]:
-    definitions = folder_definitions(root, Settings())
-    app = create_app(database_url=database_url, settings=Settings(), definitions=definitions)
-    async with served(app) as client:
+    async with served_folder(database_url, root) as client:
         yield client
 
 

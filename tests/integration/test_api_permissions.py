@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,46 +9,26 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 
-from mdm_api.app import create_app, folder_definitions
-from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_api.app import create_app
 from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_folder
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
 from tests.integration import by_hand
 from tests.integration.test_api_basics import KEY, Client, served
 from tests.integration.test_writes import FILES, key_of
-from tests.support.warehouses import apply
+from tests.support.served_folder import deployed, git, repository, served_folder
 
 pytestmark = pytest.mark.anyio
 PATH = "/api/v1/permissions"
-GRANT = {"principal": "apikey:new", "domain": "crm", "entity": "customer", "actions": ["read"]}
-
-
-def git(root: Path, *arguments: str) -> str:
-    who = ["-c", "user.name=dev", "-c", "user.email=dev@example.com"]
-    done = subprocess.run(
-        ["git", "-C", str(root), *who, *arguments], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+GRANT: dict[str, Any] = {"principal": "apikey:new", "domain": "crm", "entity": "customer", "actions": ["read"]}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for path, data in FILES.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_bytes(data)
-    git(tmp_path, "init", "-q", "-b", "main")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "start")
-    return tmp_path
+    return repository(tmp_path, FILES)
 
 
 @pytest.fixture
 async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_folder(root))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    async with deployed(database_url, root) as conn:
         yield conn
 
 
@@ -57,12 +36,7 @@ async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[A
 async def client(
     database_url: str, conn: AsyncConnection[Any], root: Path
 ) -> AsyncIterator[Client]:
-    app = create_app(
-        database_url=database_url,
-        settings=Settings(),
-        definitions=folder_definitions(root, Settings()),
-    )
-    async with served(app) as client:
+    async with served_folder(database_url, root) as client:
         client.headers["X-API-Key"] = KEY
         yield client
 
@@ -157,7 +131,8 @@ async def test_what_breaks_a_test_of_access_is_no_commit(
     git(root, "commit", "-qm", "tests")
     head = git(root, "rev-parse", "HEAD")
     await by_hand.insert(conn, "customer", [{"code": f"C{n}", "active": True} for n in range(3)])
-    for given in ({**GRANT, "entity": None, "domain": "*"}, GRANT):
+    wide: dict[str, Any] = {**GRANT, "entity": None, "domain": "*"}
+    for given in (wide, GRANT):
         answer = await client.post(PATH, json=given)
         assert (answer.status_code, answer.json()["code"]) == (409, "PLAN_REFUSED"), answer.text
         assert "access test" in answer.json()["detail"]

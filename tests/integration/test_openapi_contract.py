@@ -19,9 +19,9 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.integration.test_api_access_table import DEAL, PERMISSIONS
 from tests.integration.test_api_basics import KEY, Client
-from tests.integration.test_api_permissions import git
 from tests.integration.test_writes import FILES
 from tests.support.contract import judge, listening, with_values
+from tests.support.served_folder import git
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,6 @@ from standardwebhooks import Webhook as Verifier
 from mdm_gitops.deliver import receiver as receiver_module
 from mdm_gitops.deliver import schedule
 from mdm_gitops.warehouse.connect import connect
-from tests.integration.test_api_permissions import git
 from tests.integration.test_dispatcher import (
     Answer,
     Receiver,
@@ -36,6 +35,7 @@ from tests.integration.test_dispatcher import (
     until,
 )
 from tests.integration.test_serve import folder, serving
+from tests.support.served_folder import git
 
 __all__ = ["conn", "folder"]
 pytestmark = pytest.mark.anyio
