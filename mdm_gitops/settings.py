@@ -459,6 +459,11 @@ class Settings(BaseSettings):
     Tier: Literal["Community", "Professional", "Enterprise"] = Field(
         default="Enterprise", description="features above the tier are refused"
     )
+    Environment: str = Field(
+        default="",
+        description="the environment of `mdm.yaml` that this is: its policy, `reconcile` and webhooks"
+        " hold; `MDM_ENV` and `--env` are the same, and choose its database too",
+    )
     AuditRetentionDays: int = Field(
         default=365,
         ge=0,

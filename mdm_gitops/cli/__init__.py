@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "revert": ("mdm_gitops.cli.revert_cmd:revert", "Take a commit back, with its data."),
     "status": ("mdm_gitops.cli.status_cmd:status", "Show what is deployed, and from which commit."),
     "drift": ("mdm_gitops.cli.drift_cmd:drift", "Show what was changed past the definitions."),
+    "diff": ("mdm_gitops.cli.diff_cmd:diff", "Compare what two environments have deployed."),
     "up": ("mdm_gitops.cli.up_cmd:up", "Run all of it here: database, operator and API."),
     "serve": ("mdm_gitops.cli.serve_cmd:serve", "Run the API."),
     "operator": ("mdm_gitops.cli.operator_cmd:operator", "Run the reconcile loop."),

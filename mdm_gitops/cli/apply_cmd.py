@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._output import echo_json, json_option, say
 
@@ -25,6 +26,7 @@ EXIT_DRIFT = 2
 @click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there is any.")
 @json_option
+@environment_option
 @click.pass_context
 def drift(ctx: click.Context, directory: Path, detailed_exitcode: bool, as_json: bool) -> None:
     """Show what was changed in the warehouse of DIR (default: here) past the definitions.

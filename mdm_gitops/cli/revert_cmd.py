@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 from mdm_gitops.errors import DefinitionError, MdmError
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the plan; make no commit.")
 @click.option("--no-plan", is_flag=True, help="Only make the commit; needs no database.")
 @json_option
+@environment_option
 def revert(
     commit: str,
     directory: Path,

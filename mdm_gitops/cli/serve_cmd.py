@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import say, warn
 
 if TYPE_CHECKING:
@@ -32,16 +33,19 @@ if TYPE_CHECKING:
 @click.option(
     "--workers", type=click.IntRange(1, 256), help="Worker processes (Mdm__Server__Workers)."
 )
+@environment_option
 def serve(directory: Path | None, host: str | None, port: int | None, workers: int | None) -> None:
     """Run the API for the definitions in DIR (default: here, if there are any).
 
     Without definitions it serves what is deployed. Brings the config store to its version first.
     The first start prints an API key of a Global Admin, once.
     """
+    from mdm_gitops.logs import keep_out
     from mdm_gitops.settings import load_settings
 
     folder = directory or (Path() if Path("mdm.yaml").is_file() else None)
     settings = load_settings(folder or Path())
+    keep_out(settings)
     if folder is None and settings.Database.Url is None:
         raise click.UsageError(
             "there is neither a folder with mdm.yaml nor Mdm__Database__Url: give DIR"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._output import echo_json, json_option
 from mdm_gitops.errors import DefinitionError
@@ -28,6 +29,7 @@ Document = dict[str, Any]
 @click.command()
 @click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
 @json_option
+@environment_option
 def status(directory: Path, as_json: bool) -> None:
     """Show what is deployed in the warehouse of DIR (default: here), and how it stands to the files.
 
@@ -53,11 +55,13 @@ def _read_definitions(directory: Path) -> DesiredView:
     """Read what is sound of the files: what is deployed is told also when some are broken."""
     from mdm_gitops.access.catalog import DesiredView
     from mdm_gitops.cli._session import reserved_schemas
+    from mdm_gitops.model.environments import in_environment
     from mdm_gitops.settings import load_settings
     from mdm_gitops.source import folder_tree, read_tree_leniently
     from mdm_gitops.source.git import commit_of
 
-    reserved = reserved_schemas(load_settings(directory))
+    settings = load_settings(directory)
+    reserved = reserved_schemas(settings)
     tree = folder_tree(directory)
     try:
         definitions, findings = read_tree_leniently(
@@ -65,7 +69,7 @@ def _read_definitions(directory: Path) -> DesiredView:
         )
     except DefinitionError as error:
         return DesiredView.broken(error.findings)
-    return DesiredView.of(definitions, findings)
+    return DesiredView.of(in_environment(definitions, settings.Environment), findings)
 
 
 async def _ask(s: Session, view: DesiredView) -> Document:

@@ -7,7 +7,8 @@ its last user.
 from __future__ import annotations
 
 import asyncio
-import logging
+import logging.config
+import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import echo_json, json_option, say, warn
 from mdm_gitops.errors import InputError, MdmError, WarehouseError
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 )
 @click.option("--once", is_flag=True, help="Reconcile once and exit; the API is not started.")
 @json_option
+@environment_option
 def up(directory: Path, host: str | None, port: int | None, once: bool, as_json: bool) -> None:
     """Run all of it for the definitions in DIR (default: here).
 
@@ -81,9 +84,11 @@ class Up:
 
     async def run(self) -> None:
         from mdm_gitops.cli._signals import stop_on_signals
+        from mdm_gitops.logs import keep_out, log_config
         from mdm_gitops.warehouse.locate import warehouse_url
 
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+        logging.config.dictConfig(log_config(as_json=not sys.stderr.isatty()))
+        keep_out(self.settings)
         with stop_on_signals(self.stop):
             async with AsyncExitStack() as stack:
                 if self.bound is not None:

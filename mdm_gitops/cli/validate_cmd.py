@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of, finding_document, show_finding
 from mdm_gitops.cli._output import echo_json, json_option, say, warn
 from mdm_gitops.errors import DefinitionError, Finding
@@ -37,6 +38,7 @@ _SINGULAR = {
 @click.option("--rev", metavar="REV", help="Check this commit, branch or tag instead of the files.")
 @click.option("--live", is_flag=True, help="Judge access-tests.yaml by the rows too.")
 @json_option
+@environment_option
 @click.pass_context
 def validate(
     ctx: click.Context, directory: Path, rev: str | None, live: bool, as_json: bool

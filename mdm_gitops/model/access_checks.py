@@ -17,10 +17,12 @@ from mdm_gitops.model.access import ALL_DOMAINS, PermissionItem, Permissions, We
 from mdm_gitops.model.known import Known
 from mdm_gitops.model.names import fold
 from mdm_gitops.model.problem import Pointer, Problem
-from mdm_gitops.model.project import Project
+from mdm_gitops.model.project import Project, WebhookOverlay
+from mdm_gitops.model.suggest import did_you_mean
 
 PRINCIPAL_KINDS: Final = ("user", "group", "apikey", "service")
 _DOMAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,47}\Z")
+_ENVIRONMENT: Final = _DOMAIN
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -48,6 +50,37 @@ def check_project(project: Project) -> Iterator[Problem]:
                 pointer=("environments", index, "databaseUrlRef"),
                 hint="the address itself, which holds a password, does not belong into Git",
             )
+
+
+def check_environments(project: Project, webhooks: Webhooks | None) -> Iterator[Problem]:
+    """Check the overlays of *project*; *webhooks* is None where that file could not be read."""
+    names = None if webhooks is None else [webhook.name for webhook in webhooks.webhooks]
+    for index, environment in enumerate(project.environments):
+        place: Pointer = ("environments", index)
+        if not _ENVIRONMENT.match(environment.name):
+            yield Problem(
+                rule="bad-name",
+                message=f"environment name {environment.name[:60]!r} may hold only A-Z, a-z, 0-9, _"
+                " and -, up to 48, and must start with a letter",
+                pointer=(*place, "name"),
+            )
+        overlays = environment.webhooks
+        yield from _twice("webhook", [each.name for each in overlays], "webhooks", place)
+        for number, overlay in enumerate(overlays):
+            yield from _check_overlay(overlay, names, (*place, "webhooks", number))
+
+
+def _check_overlay(
+    overlay: WebhookOverlay, names: Sequence[str] | None, at: Pointer
+) -> Iterator[Problem]:
+    if names is not None and overlay.name not in names:
+        yield Problem(
+            rule="unknown-webhook",
+            message=f"webhooks.yaml has no webhook {overlay.name[:60]!r}",
+            pointer=(*at, "name"),
+            hint=did_you_mean(overlay.name, names),
+        )
+    yield from _check_target(overlay.url, overlay.secret_ref, at)
 
 
 def check_reconcile(project: Project, known: Known) -> Iterator[Problem]:
@@ -91,14 +124,14 @@ def _is_day(text: str) -> bool:
     return True
 
 
-def _twice(kind: str, names: Sequence[str], key: str) -> Iterator[Problem]:
+def _twice(kind: str, names: Sequence[str], key: str, at: Pointer = ()) -> Iterator[Problem]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if fold(name) in seen:
             yield Problem(
                 rule="duplicate-name",
                 message=f"{kind} {name!r} is here twice",
-                pointer=(key, index, "name"),
+                pointer=(*at, key, index, "name"),
             )
         seen.add(fold(name))
 
@@ -194,11 +227,13 @@ def _check_webhook(webhook: Webhook, at: Pointer) -> Iterator[Problem]:
             " or control characters in it",
             pointer=(*at, "name"),
         )
-    if refused := why_not_url(webhook.url):
+    yield from _check_target(webhook.url, webhook.secret_ref, at)
+
+
+def _check_target(url: str | None, secret_ref: str | None, at: Pointer) -> Iterator[Problem]:
+    if url is not None and (refused := why_not_url(url)):
         yield Problem(rule="bad-url", message=f"url {refused}", pointer=(*at, "url"))
-    if webhook.secret_ref is not None and (
-        not webhook.secret_ref.strip() or _UNSEEN.search(webhook.secret_ref)
-    ):
+    if secret_ref is not None and (not secret_ref.strip() or _UNSEEN.search(secret_ref)):
         yield Problem(
             rule="bad-reference",
             message="secretRef must name an environment variable or a file",

@@ -99,6 +99,15 @@ class Reconcile(Definition):
     windows: Annotated[tuple[SyncWindow, ...], Field(strict=False)] = ()
 
 
+class WebhookOverlay(Definition):
+    """What one environment has otherwise of the webhook *name*; what is absent stays as it is."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    url: Annotated[str, Field(min_length=1, max_length=2_048)] | None = None
+    secret_ref: Annotated[str, Field(max_length=200)] | None = None
+    is_active: Annotated[bool | None, Field(alias="is_active")] = None
+
+
 class Environment(Definition):
     """One place the definitions run in. ``databaseUrlRef`` names an environment variable."""
 
@@ -106,6 +115,8 @@ class Environment(Definition):
     description: str | None = None
     database_url_ref: str | None = None
     policy: Policy | None = None
+    reconcile: Reconcile | None = None
+    webhooks: Annotated[tuple[WebhookOverlay, ...], Field(strict=False)] = ()
 
 
 class Project(Definition):

@@ -183,6 +183,14 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "description": "What it is for.",
         "databaseUrlRef": "Environment variable that holds the address of its database.",
         "policy": "Its own policy, instead of the project's.",
+        "reconcile": "What the operator does there, instead of the project's.",
+        "webhooks": "What webhooks have otherwise there.",
+    },
+    "WebhookOverlay": {
+        "name": "Name of the webhook in webhooks.yaml.",
+        "url": "Where its events go in this environment.",
+        "secretRef": "Environment variable or file that holds the secret there.",
+        "is_active": "Whether anything is sent there.",
     },
     "PackageManifest": {
         "formatVersion": "Version of this file's format.",
@@ -191,6 +199,7 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "exportedUtc": "When it was exported (ISO 8601, UTC).",
         "exportedBy": "Who exported it.",
         "sourceCommit": "The commit it was exported from.",
+        "toolVersion": "Version of the program that exported it.",
         "entities": "The entities inside.",
         "files": "SHA-256 of each other file, by its path.",
     },

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from mdm_gitops.errors import DefinitionError, Finding, InputError, Location
 from mdm_gitops.model.access import PermissionItem, Permissions, Webhook, Webhooks
 from mdm_gitops.model.access_checks import (
+    check_environments,
     check_permissions,
     check_project,
     check_reconcile,
@@ -62,6 +63,20 @@ def read_folder(
     """
     tree = folder_tree(root)
     return read_tree(tree, commit=commit_of(tree.root), reserved_schemas=reserved_schemas)
+
+
+def read_project(root: Path) -> Project:
+    """Read mdm.yaml alone; what it says of other files is not looked at.
+
+    Raises:
+        DefinitionError: with all findings of that file.
+    """
+    document = YamlDocument("mdm.yaml", folder_tree(root).read("mdm.yaml"))
+    project = document.as_model(Project, "project")
+    problems = list(check_project(project))
+    if problems:
+        raise DefinitionError(findings_of(problems, document))
+    return project
 
 
 def folder_tree(root: Path) -> FolderTree:
@@ -344,7 +359,14 @@ class _Reading:
 
     def _check_root_files(self, known: Known) -> None:
         if self.project is not None:
-            problems = (*check_project(self.project), *check_reconcile(self.project, known))
+            # Where webhooks.yaml has findings, nobody knows what names it would have.
+            broken = self.webhooks is None and "webhooks.yaml" in self.documents
+            webhooks = None if broken else self.webhooks or Webhooks()
+            problems = (
+                *check_project(self.project),
+                *check_environments(self.project, webhooks),
+                *check_reconcile(self.project, known),
+            )
             self._note(problems, "mdm.yaml")
         if self.webhooks is not None:
             self._note(check_webhooks(self.webhooks, known), "webhooks.yaml")

@@ -14,12 +14,19 @@ from mdm_gitops.warehouse.embedded import EmbeddedServer, acquire_server, embedd
 
 
 @asynccontextmanager
-async def warehouse_url(folder: Path, settings: Settings) -> AsyncIterator[str]:
+async def warehouse_url(
+    folder: Path, settings: Settings, *, url: str | None = None
+) -> AsyncIterator[str]:
     """Yield the URL of the warehouse of *folder*; an embedded server runs for as long.
+
+    *url* is that of an environment which has one of its own.
 
     Raises:
         WarehouseError: there is no URL and the embedded server cannot be started.
     """
+    if url is not None:
+        yield url
+        return
     if settings.Database.Url:
         yield settings.Database.Url.get_secret_value()
         return

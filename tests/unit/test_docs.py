@@ -35,7 +35,7 @@ from mdm_gitops.model.entity import (
     SortColumn,
     UniqueConstraint,
 )
-from mdm_gitops.model.project import Domain, Environment, Policy
+from mdm_gitops.model.project import Domain, Environment, Policy, WebhookOverlay
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import HazardCode, RefusalCode
 from mdm_gitops.settings import setting_names
@@ -63,6 +63,7 @@ PAGE_OF: dict[type[Definition], str] = {
     Domain: LAYOUT_PAGE,
     Policy: LAYOUT_PAGE,
     Environment: LAYOUT_PAGE,
+    WebhookOverlay: LAYOUT_PAGE,
     Permissions: LAYOUT_PAGE,
     PermissionItem: LAYOUT_PAGE,
     Webhooks: LAYOUT_PAGE,
