@@ -37,8 +37,10 @@ class RemoteBranch:
 
     @property
     def lock_folder(self) -> Path:
-        self.repo.mkdir(parents=True, exist_ok=True)
-        return self.repo
+        """Beside the mirror: in it, fetching would take the lock for one that a killed git left."""
+        folder = self.repo.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def refuse_unwritable(self) -> None:
         if self.remote.tag or self.remote.revision:
