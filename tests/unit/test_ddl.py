@@ -695,4 +695,4 @@ def test_an_operand_keeps_its_own_operators() -> None:
 def test_a_condition_is_a_tree_of_its_own() -> None:
     value = trees.column("a")
     twice = exp.and_(castable(value, "text", "date"), castable(value, "text", "uuid"))
-    assert trees.render(exp.select(twice)).count('"a"') == 7
+    assert trees.render(exp.select(twice)).count('"a"') == 10

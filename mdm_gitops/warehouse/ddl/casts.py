@@ -36,16 +36,17 @@ _MOMENT_TEXT: Final = (
     "^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ]([01][0-9]|2[0-3]):[0-5][0-9]"
     rf"(:[0-5][0-9](\.[0-9]{{1,6}})?)?{_OFFSET}?)?$"
 )
-# To the second in UTC, and so within the years 1 to 9999; hours and seconds are limited here because
-# PostgreSQL also reads 24:00 and :60.
+# To the second in UTC. What PostgreSQL prints like that is within the years 1 to 9999, and is no 24:00
+# or :60, which it only reads.
 _MOMENT_SHAPE: Final = (
-    ":v LIKE '____-__-__T__:__:__Z' AND TRANSLATE(:v, '0123456789', '') = '--T::Z'"
-    " AND SUBSTR(:v, 12, 2) < '24' AND SUBSTR(:v, 18, 2) < '60'"
+    "CASE WHEN :v LIKE '____-__-__T__:__:__Z' THEN CASE WHEN PG_INPUT_IS_VALID(:v, 'timestamptz')"
+    " THEN REPLACE(CAST(CAST(:v AS TIMESTAMPTZ) AT TIME ZONE 'UTC' AS TEXT), ' ', 'T') || 'Z' = :v"
+    " ELSE FALSE END ELSE FALSE END"
 )
+_DAY_SHAPE: Final = ":v LIKE '____-__-__'"
+_SHORT: Final = "LENGTH(:v) <= 31"
 _UUID_DIGITS: Final = "[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}"
 _UUID_TEXT: Final = rf"^({_UUID_DIGITS}|\{{{_UUID_DIGITS}\}})$"
-_DIGITS: Final = "0123456789"
-_ONLY_DIGITS: Final = f"LTRIM(:v, '{_DIGITS}') = ''"
 # 36 signs with these four hyphens: a brace or a further hyphen leaves too few for the digits.
 _UUID_SHAPE: Final = ":v LIKE '________-____-____-____-____________'"
 _INT_LIMITS: Final = "BETWEEN -2147483648 AND 2147483647"
@@ -57,7 +58,7 @@ _MOMENT_LIMITS: Final = (
     " AND CAST('9999-12-31 23:59:59.999999+00' AS TIMESTAMPTZ)"
 )
 _MOMENT_IN_UTC: Final = (
-    "CAST(CASE WHEN RIGHT(:v, 1) = 'Z' THEN :v WHEN LENGTH(:v) = 10 THEN :v || 'T00:00:00Z'"
+    "CAST(CASE WHEN :v LIKE '%Z' THEN :v WHEN LENGTH(:v) = 10 THEN :v || 'T00:00:00Z'"
     f" WHEN :v ~ '{_OFFSET}$' THEN :v ELSE :v || 'Z' END AS TIMESTAMPTZ)"
 )
 _MOMENT_SPELT_OUT: Final = _MOMENT_IN_UTC.removeprefix("CAST(").removesuffix(" AS TIMESTAMPTZ)")
@@ -121,15 +122,27 @@ def _plain(test: str, cast: str) -> Callable[[str], _Cast]:
     return lambda new: entry
 
 
-def _spelt(pattern: str, type_: str, *, shape: str = "FALSE") -> Callable[[str], _Cast]:
-    """Text in one spelling; PostgreSQL then says whether the day or the number exists.
+def _spelt(pattern: str, type_: str, *, shape: str) -> Callable[[str], _Cast]:
+    """Text in one spelling; PostgreSQL then says whether the number exists.
 
     *shape* is a condition that is quicker than a regular expression: what has it and is valid for
     PostgreSQL is in the spelling, too. It decides nothing but the time, which counts for imports.
     """
-    spelt = f":v ~ '{pattern}'" if shape == "FALSE" else f"{shape} OR :v ~ '{pattern}'"
+    spelt = f"{shape} OR :v ~ '{pattern}'"
     test = f"CASE WHEN {spelt} THEN PG_INPUT_IS_VALID(:v, '{type_}') ELSE FALSE END"
     return _plain(test, f"CAST(:v AS {type_})")
+
+
+def _printed(pattern: str, type_: str, *, shape: str) -> Callable[[str], _Cast]:
+    """Text that PostgreSQL would print itself, which is quick to see, or that is in the spelling.
+
+    All of the spelling have the *shape*, and so may others.
+    """
+    return _plain(
+        f"CASE WHEN NOT {shape} THEN FALSE WHEN NOT PG_INPUT_IS_VALID(:v, '{type_}') THEN FALSE"
+        f" WHEN CAST(CAST(:v AS {type_}) AS TEXT) = :v THEN TRUE ELSE :v ~ '{pattern}' END",
+        f"CAST(:v AS {type_})",
+    )
 
 
 def _fits(number: str, new: str) -> str:
@@ -142,6 +155,17 @@ def _fits(number: str, new: str) -> str:
     return f"TRUNC({number}, {scale}) = {number} AND ABS({number}) < {limit}"
 
 
+def _plain_fits(number: str, new: str) -> str:
+    """Return the same for a *number* whose text ``:v`` is of digits and points alone, with the quick
+    question first: few signs on both sides of the point."""
+    found = _NUMERIC.match(new)
+    if found is None or found[1] is None:
+        return "TRUE"
+    precision, scale = int(found[1]), int(found[2])
+    few = f"LENGTH(:v) <= {precision - scale} AND SCALE({number}) <= {scale}"
+    return f"({few} OR {_fits(number, new)})"
+
+
 def _is_written(number: str) -> str:
     """Return the test that *number* has no more digits than the program reads."""
     digits = f"LENGTH(LTRIM(TRANSLATE(CAST({number} AS TEXT), '-.', ''), '0'))"
@@ -152,8 +176,8 @@ def _text_to_numeric(new: str) -> _Cast:
     number = "CAST(:v AS NUMERIC)"
     return _Cast(
         # Of digits and points alone the valid ones are spelt right, and so short none has too many.
-        f"CASE WHEN LENGTH(:v) <= 100 AND LTRIM(:v, '{_DIGITS}.') = ''"
-        f" THEN CASE WHEN PG_INPUT_IS_VALID(:v, 'numeric') THEN {_fits(number, new)} ELSE FALSE END"
+        "CASE WHEN LENGTH(:v) <= 100 AND NOT :v ~ '[^0-9.]' THEN"
+        f" CASE WHEN PG_INPUT_IS_VALID(:v, 'numeric') THEN {_plain_fits(number, new)} ELSE FALSE END"
         f" WHEN NOT :v ~ '{_DECIMAL_TEXT}' THEN FALSE"
         " WHEN NOT PG_INPUT_IS_VALID(:v, 'numeric') THEN FALSE"
         f" ELSE {_is_written(number)} AND {_fits(number, new)} END",
@@ -167,7 +191,7 @@ def _number_to_numeric(new: str) -> _Cast:
 
 
 _TEXT_TO_MOMENT: Final = _plain(
-    f"CASE WHEN {_MOMENT_SHAPE} THEN PG_INPUT_IS_VALID(:v, 'timestamptz')"
+    f"CASE WHEN {_MOMENT_SHAPE} THEN TRUE"
     f" WHEN NOT :v ~ '{_MOMENT_TEXT}' THEN FALSE"
     f" WHEN NOT PG_INPUT_IS_VALID({_MOMENT_SPELT_OUT}, 'timestamptz') THEN FALSE"
     f" ELSE {_MOMENT_IN_UTC} {_MOMENT_LIMITS} END",
@@ -191,13 +215,13 @@ _NUMERIC_TO_TEXT: Final = _plain(
 
 _TABLE: Final[Mapping[tuple[str, str], Callable[[str], _Cast]]] = MappingProxyType(
     {
-        ("text", "integer"): _spelt(_INTEGER_TEXT, "integer", shape=_ONLY_DIGITS),
-        ("text", "bigint"): _spelt(_INTEGER_TEXT, "bigint", shape=_ONLY_DIGITS),
+        ("text", "integer"): _printed(_INTEGER_TEXT, "integer", shape=_SHORT),
+        ("text", "bigint"): _printed(_INTEGER_TEXT, "bigint", shape=_SHORT),
         ("text", "numeric"): _text_to_numeric,
         ("text", "boolean"): _plain(
             f":v IN ('true', 'false') OR :v ~ '{_BOOLEAN_TEXT}'", "LOWER(:v) = 'true'"
         ),
-        ("text", "date"): _spelt(_DATE_TEXT, "date"),
+        ("text", "date"): _printed(_DATE_TEXT, "date", shape=_DAY_SHAPE),
         ("text", "timestamp with time zone"): _TEXT_TO_MOMENT,
         ("text", "uuid"): _spelt(_UUID_TEXT, "uuid", shape=_UUID_SHAPE),
         ("text", "jsonb"): _TEXT_TO_JSON,
