@@ -42,7 +42,7 @@ async def list_audit(call: Call) -> Response:
         return await read_audit(conn, asking=asking, request=request)
 
     page = await call.reading(work)
-    call.services.metrics.note_rows(page.count)
+    call.note_rows(page.count)
     tail = orjson.dumps({"totalCount": page.total})
     body = b'{"entries":[' + page.entries + b"]," + tail[1:]
     return Response(body, media_type=JSON, headers={"Cache-Control": "no-store"})

@@ -35,7 +35,7 @@ async def serving_app(app: Starlette, bound: socket.socket) -> AsyncIterator[asy
 
     Yields the task that serves, once it does; it ends early only when something is badly wrong.
     """
-    server = _Server(make_server(app).config)
+    server = _Server(make_server(app, has_logs=True).config)
     # A line for each request belongs into the log of a server, not between what is said here.
     logging.getLogger("mdm_api.access").setLevel(logging.WARNING)
     serving = asyncio.create_task(server.serve(sockets=[bound]))

@@ -75,6 +75,11 @@ class Call:
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
 
+    def note_rows(self, number: int) -> None:
+        """Count rows that go out with the answer, or came in, for the metrics and the log."""
+        self.request.scope["mdm.rows"] = number
+        self.services.metrics.note_rows(number)
+
     async def body(self) -> bytes:
         limit = self.services.settings.Server.MaxBodyBytes
         return await bodies.read_body(self.request, max_bytes=limit)

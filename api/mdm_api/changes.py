@@ -34,7 +34,7 @@ async def list_changes(call: Call) -> Response:
         return await read_changes(conn, asking=asking, request=request)
 
     page = await call.reading(work)
-    call.services.metrics.note_rows(page.count)
+    call.note_rows(page.count)
     return Response(_envelope(page), media_type=JSON, headers={"Cache-Control": "no-store"})
 
 

@@ -44,7 +44,7 @@ async def list_data(call: Call) -> Response:
         page = await call.reading(work)
     except NotFound as error:
         raise await explain_absence(call, error) from None
-    call.services.metrics.note_rows(len(page.rows))
+    call.note_rows(len(page.rows))
     return Response(_envelope(page, request), media_type=_JSON, headers=_NO_STORE)
 
 
@@ -63,7 +63,7 @@ async def get_data(call: Call) -> Response:
         row = await call.reading(work)
     except NotFound as error:
         raise await explain_absence(call, error) from None
-    call.services.metrics.note_rows(1)
+    call.note_rows(1)
     headers = {**_NO_STORE, "ETag": f'"v{row.version}"'}
     return Response(row.body, media_type=_JSON, headers=headers)
 

@@ -88,7 +88,7 @@ async def _send(
             return
         async with aclosing(export.chunks()) as chunks:
             await outlet.send_all(chunks, headers)
-        call.services.metrics.note_rows(export.rows)
+        call.note_rows(export.rows)
 
 
 def _headers(export: Export, request: ExportRequest) -> dict[str, str]:

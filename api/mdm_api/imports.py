@@ -129,7 +129,7 @@ async def _import(call: Call, request: ImportRequest, receive: Receive) -> Respo
             await session.keep()
     except NotFound as error:
         raise await explain_absence(call, error) from None
-    call.services.metrics.note_rows(outcome.received)
+    call.note_rows(outcome.received)
     return _answer(answer)
 
 

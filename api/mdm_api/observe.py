@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import time
 from typing import Final
 
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mdm_api import throttle
 from mdm_api.metrics import Metrics
 from mdm_api.problems import as_mdm_error, problem_response
+from mdm_gitops.logs import new_trace_id, trace_as
 
 _TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-")
 _ACCESS: Final = logging.getLogger("mdm_api.access")
@@ -37,6 +37,7 @@ class Observed:
             await self.app(scope, receive, send)
             return
         scope["mdm.trace_id"] = trace_id_of(scope)
+        trace_as(scope["mdm.trace_id"])  # the server gives each request a task of its own
         started, status = time.perf_counter(), 0
 
         async def send_noting(message: Message) -> None:
@@ -73,17 +74,18 @@ def trace_id_of(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"traceparent" and (found := _TRACEPARENT.match(value)):
             return found[1].decode()
-    return secrets.token_hex(16)
+    return new_trace_id()
 
 
 def _record(scope: Scope, route: str, status: int, seconds: float) -> dict[str, object]:
-    """What the log tells. No query: filters hold values; no header: they hold keys."""
+    """What the log tells. No query: filters hold values; no header: they hold keys; no path: what is
+    not one of ours may hold anything."""
     return {
         "method": scope["method"],
         "route": route,
-        "path": scope["path"],
         "status": status,
         "durationMs": round(seconds * 1000, 3),
+        "rows": scope.get("mdm.rows", 0),
         "principal": scope.get("mdm.principal"),
         "client": (scope.get("client") or ("",))[0],
         "traceId": scope["mdm.trace_id"],

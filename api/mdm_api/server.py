@@ -15,8 +15,8 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.supervisors import Multiprocess
 
-from mdm_api.logs import LOG_CONFIG
 from mdm_gitops.errors import SettingsError
+from mdm_gitops.logs import log_config
 
 GRACE_S: Final = 20  # requests under way may end after SIGTERM
 _FACTORY: Final = "mdm_api.app:app_from_environment"
@@ -51,9 +51,12 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: Starlette) -> uvicorn.Server:
-    """Return a server for this process; ``await server.serve(sockets=[bind(...)])`` runs it."""
-    return uvicorn.Server(uvicorn.Config(app, **_options()))
+def make_server(app: Starlette, *, has_logs: bool = False) -> uvicorn.Server:
+    """Return a server for this process; ``await server.serve(sockets=[bind(...)])`` runs it.
+
+    Logs are set up for it, unless *has_logs*: then they are somebody else's.
+    """
+    return uvicorn.Server(uvicorn.Config(app, **_options(has_logs=has_logs)))
 
 
 def run_here(app: Starlette, bound: socket.socket) -> None:
@@ -67,13 +70,13 @@ def run_workers(number: int, bound: socket.socket) -> None:
         Multiprocess(config, sockets=[bound]).run()
 
 
-def _options() -> dict[str, Any]:
+def _options(*, has_logs: bool = False) -> dict[str, Any]:
     return {
         "loop": "auto",  # uvloop, where there is one
         "http": "auto",  # httptools, where there is one
         "ws": "none",
         "lifespan": "on",
-        "log_config": LOG_CONFIG,
+        "log_config": None if has_logs else log_config(as_json=True),
         "access_log": False,
         "server_header": False,
         # A client's own word on its address counts for nothing.

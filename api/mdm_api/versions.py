@@ -43,7 +43,7 @@ async def get_versions(call: Call) -> Response:
         page = await call.reading(work)
     except NotFound as error:
         raise await explain_absence(call, error) from None
-    call.services.metrics.note_rows(len(page.items))
+    call.note_rows(len(page.items))
     tail = orjson.dumps(
         {"skip": skip, "take": take, "hasMore": page.has_more, "totalCount": page.total}
     )

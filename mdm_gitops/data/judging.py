@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mdm_gitops.data.row_json import MASK
 from mdm_gitops.data.target import Target
 from mdm_gitops.model import Column, DataType
 from mdm_gitops.model.column_checks import ValueJudge, shown
@@ -200,7 +201,7 @@ def row_error(column: Column, code: str, value: Any, *, row: int = 0) -> RowErro
         column=column.name,
         message=_message(column, code, value),
         row=row,
-        value=value,
+        value=MASK if column.restricted else value,
     )
 
 
@@ -212,7 +213,15 @@ def _message(column: Column, code: str, value: Any) -> str:
         said = f"is no {column.reference.entity}"
     elif code in _FIELDS_BY_CODE:
         said = _only(column, _FIELDS_BY_CODE[code]).why_refused(value) or said
-    return f"{column.name} {shown(value)} {said}"
+    return f"{column.name} {told_value(column, value)} {said}"
+
+
+def told_value(column: Column, value: Any) -> str:
+    """Return *value* as errors tell it.
+
+    A restricted one is not told to its sender either: answers are kept by clients and by what stands between.
+    """
+    return MASK if column.restricted else shown(value)
 
 
 def _only(column: Column, kept: tuple[str, ...]) -> ValueJudge:

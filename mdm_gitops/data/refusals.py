@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mdm_gitops.data.conflicts import Holder
-from mdm_gitops.data.judging import RowError
+from mdm_gitops.data.judging import RowError, told_value
 from mdm_gitops.data.row_input import GivenRow
 from mdm_gitops.data.write_run import Line
 from mdm_gitops.data.write_sql import Status
 from mdm_gitops.errors import AccessDenied, Conflict, RowRefused
 from mdm_gitops.model import Entity
-from mdm_gitops.model.column_checks import shown
 
 
 def reason(error: RowError) -> dict[str, Any]:
@@ -62,7 +61,10 @@ def taken_error(entity: Entity, holders: Sequence[Holder], row: GivenRow) -> Row
 def _taken(entity: Entity, holder: Holder, row: GivenRow) -> RowError:
     columns = [entity.column_by_name[name] for name in holder.columns]
     names = ", ".join(column.name for column in columns)
-    values = ", ".join(shown(row.values.get(name)) for name in holder.columns)
+    values = ", ".join(
+        told_value(column, row.values.get(name))
+        for column, name in zip(columns, holder.columns, strict=True)
+    )
     if holder.is_deleted:
         code, said = "ROW_KEY_DELETED", f"belongs to a deleted row of {entity.name}"
     else:

@@ -12,10 +12,9 @@ from decimal import Decimal
 from typing import Any, Final
 
 from mdm_gitops.data.asking import Asking
-from mdm_gitops.data.judging import RowError, row_error
+from mdm_gitops.data.judging import RowError, row_error, told_value
 from mdm_gitops.data.row_json import MASK
 from mdm_gitops.model import Column, DataType, Entity, NotOfType, fold
-from mdm_gitops.model.column_checks import shown
 from mdm_gitops.model.suggest import did_you_mean
 from mdm_gitops.warehouse.ddl.trees import json_text
 
@@ -90,7 +89,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _not_of_type(column: Column, value: Any, refused: NotOfType) -> RowError:
-    message = f"{column.name} {shown(value)} {refused}"
+    message = f"{column.name} {told_value(column, value)} {refused}"
     return RowError(code="ENTITY_VALIDATION_TYPE", column=column.name, message=message, value=value)
 
 

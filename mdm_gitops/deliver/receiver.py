@@ -30,6 +30,7 @@ from mdm_gitops.deliver.signing import signature_headers
 from mdm_gitops.deliver.subscriptions import Subscription
 from mdm_gitops.deliver.targets import shown_url
 from mdm_gitops.errors import SettingsError
+from mdm_gitops.logs import current_trace_id, new_trace_id, trace_as
 from mdm_gitops.model import Entity
 
 CONCURRENT: Final = 32
@@ -273,6 +274,7 @@ class Receiver:
         """Try once; return what is left to do, None if it is delivered."""
         if self.is_disabled or self.is_stopping or self._must_wait(attempt):
             return _waiting(event, attempts=attempt - 1)
+        trace_as(new_trace_id())
         try:
             body = self._body(event)
         except (ValueError, RecursionError):
@@ -309,6 +311,7 @@ class Receiver:
         if told.blocked:
             self._tell_blocked(told)
         else:
+            self._tell_failed(event, told, attempt)
             await self._note_failure(told)
         return Undelivered(
             event_id=event.event_id,
@@ -363,6 +366,11 @@ class Receiver:
             extra = {"webhook": self._name, "changes": number}
             _LOG.warning("retention removed changes that a webhook had not come to", extra=extra)
 
+    def _tell_failed(self, event: RowEvent, told: Attempt, attempt: int) -> None:
+        extra = {"webhook": self._name, "change": event.event_id, "attempt": attempt}
+        extra |= {"status": told.status or None, "reason": told.error or None}
+        _LOG.info("a delivery failed", extra=extra)
+
     def _tell_blocked(self, told: Attempt) -> None:
         _LOG.warning(
             "webhook blocked",
@@ -395,7 +403,10 @@ def delivery_headers(
         signatures.append(signed["webhook-signature"])
     if signatures:
         headers["webhook-signature"] = " ".join(signatures)
-    return {**headers, "mdm-sequence": str(event_id)}
+    if (trace_id := current_trace_id()) is not None:
+        headers["traceparent"] = f"00-{trace_id}-{event_id + 1:016x}-01"
+    headers["mdm-sequence"] = str(event_id)
+    return headers
 
 
 def _by_record(events: Iterable[RowEvent]) -> dict[UUID, list[RowEvent]]:

@@ -307,6 +307,8 @@ def in_our_words(doing: str) -> Iterator[None]:
 
 
 def _primary(error: psycopg.Error) -> str:
+    if isinstance(error, psycopg.DataError):  # its words quote the value
+        return f"a value is not of the type that is needed (SQLSTATE {error.sqlstate})"
     text = error.diag.message_primary or str(error).partition("\n")[0]
     return text.strip().rstrip(".") or "the connection was lost"
 

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from mdm_gitops.errors import WarehouseLocked
+from mdm_gitops.logs import current_trace_id
 from mdm_gitops.settings import OperatorSettings
 from mdm_operator.loop import Pace, run
 
@@ -54,6 +55,21 @@ async def test_failures_are_survived_and_told(caplog: pytest.LogCaptureFixture) 
         (logging.ERROR, "reconcile failed, 2 in a row"),
     ]
     assert caplog.records[1].exc_info, "a bug keeps its traceback"
+
+
+async def test_each_run_has_a_trace_id_of_its_own() -> None:
+    stop = asyncio.Event()
+    traces: list[str | None] = []
+
+    async def step() -> None:
+        traces.append(current_trace_id())
+        if len(traces) == 3:
+            stop.set()
+
+    async with asyncio.timeout(5):
+        await run(step, stop=stop, pace=AT_ONCE)
+    assert len(set(traces)) == 3 and all(each and len(each) == 32 for each in traces)
+    assert current_trace_id() is None
 
 
 async def test_stop_ends_a_pause() -> None:

@@ -1,0 +1,180 @@
+"""Logs of all programs: what a line is, which request or run it belongs to, and what never gets into one.
+
+For machines a line is one JSON object, for people at a terminal a sentence. A line that belongs to a request, a
+reconcile run or a delivery carries its W3C trace id, wherever in the code it was written.
+
+Values stay out. No header, query, body or row is logged. Of an exception that is not ours the type and the place
+are told, not its words, which may be a row's or a server's. What looks like a credential, or is a secret of our
+settings, is struck out of whatever is left, so that one mistake does not make a leak.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
+
+from mdm_gitops.errors import MdmError
+
+HIDDEN: Final = "***"
+# Their lines are made of our own words and numbers alone, one for each request.
+PLAIN: Final = frozenset({"mdm_api.access"})
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_MIN_SECRET: Final = 6  # a shorter one would strike out half of the words
+_CREDENTIALS: Final = re.compile(
+    r"mdm_[0-9A-Za-z]{38}|whsec_[0-9A-Za-z+/=]{8,}|eyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?"
+    r"|(?i:(?<=bearer )|(?<=basic ))[\w.~+/=-]{8,}|(?<=://)[^\s/@\"']+(?=@)"
+)
+_PASSWORD: Final = re.compile(r"\bpassword\s*=\s*'?((?:\\.|[^'\s])+)")
+_trace: ContextVar[str | None] = ContextVar("mdm_trace", default=None)
+_secrets: set[str] = set()
+
+
+def new_trace_id() -> str:
+    return secrets.token_hex(16)
+
+
+def current_trace_id() -> str | None:
+    return _trace.get()
+
+
+def trace_as(trace_id: str) -> None:
+    """Give the lines of the current task this trace id from now on."""
+    _trace.set(trace_id)
+
+
+@contextmanager
+def tracing(trace_id: str | None = None) -> Iterator[str]:
+    """Give all lines that are written inside, by whatever task begins there, one trace id."""
+    given = trace_id or new_trace_id()
+    token = _trace.set(given)
+    try:
+        yield given
+    finally:
+        _trace.reset(token)
+
+
+def keep_out(settings: BaseModel) -> None:
+    """Strike the secrets of *settings* out of all lines from now on, however they are written."""
+    for value in vars(settings).values():
+        if isinstance(value, BaseModel):
+            keep_out(value)
+        elif isinstance(value, SecretStr):
+            _secrets.update(each for each in _spellings(value) if len(each) >= _MIN_SECRET)
+
+
+def _spellings(secret: SecretStr) -> Iterator[str]:
+    text = secret.get_secret_value()
+    if "://" in text:  # of a URL the password is the secret
+        try:
+            text = urlsplit(text).password or ""
+        except ValueError:
+            return
+    elif found := _PASSWORD.search(text):  # the other form that PostgreSQL reads
+        text = found[1]
+    for each in (text, unquote(text), quote(text, safe="")):
+        yield each
+        yield json.dumps(each, ensure_ascii=False)[1:-1]
+
+
+def without_secrets(text: str) -> str:
+    for secret in sorted(_secrets, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return _CREDENTIALS.sub(HIDDEN, text)
+
+
+def where(error: BaseException) -> str:
+    """Return the traceback of *error* with the words of our own errors only."""
+    return "\n".join(_places(error, seen=set()))
+
+
+def _places(error: BaseException, *, seen: set[int]) -> Iterator[str]:
+    seen.add(id(error))
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None and id(cause) not in seen:
+        yield from _places(cause, seen=seen)
+        yield "then:"
+    yield from "".join(traceback.format_tb(error.__traceback__)).splitlines()
+    yield f"{type(error).__module__}.{type(error).__qualname__}{_words(error)}"
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield "within it:"
+            yield from _places(inner, seen=seen)
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, MdmError):
+        return f": {error}"
+    state = getattr(error, "sqlstate", None)  # of PostgreSQL
+    return f" (SQLSTATE {state})" if isinstance(state, str) else ""
+
+
+class JsonFormatter(logging.Formatter):
+    """What a log call gives as ``extra`` becomes members of the object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if "traceId" not in line and (trace_id := _trace.get()):
+            line["traceId"] = trace_id
+        if record.exc_info and record.exc_info[1] is not None:
+            line["traceback"] = where(record.exc_info[1])
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return text if record.name in PLAIN else without_secrets(text)
+
+
+class TextFormatter(logging.Formatter):
+    """The same for people: ``warning: what happened (name=value)``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = ", ".join(f"{name}={value}" for name, value in _extra(record).items())
+        text = f"{record.levelname.lower()}: {record.getMessage()}{f' ({told})' if told else ''}"
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + where(record.exc_info[1])
+        return without_secrets(text)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN}
+
+
+def log_config(*, as_json: bool) -> dict[str, Any]:
+    """Return what ``logging.config.dictConfig`` is given: all lines to stderr, also those of libraries."""
+    form = "JsonFormatter" if as_json else "TextFormatter"
+    levels = {
+        "mdm_api": "INFO",
+        "mdm_gitops": "INFO",
+        "mdm_operator": "INFO",
+        "uvicorn": "WARNING",
+        "psycopg.pool": "ERROR",
+    }
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"form": {"()": f"mdm_gitops.logs.{form}"}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "stream": "ext://sys.stderr",
+                "formatter": "form",
+            }
+        },
+        "root": {"handlers": ["stderr"], "level": "WARNING"},
+        "loggers": {name: {"level": level} for name, level in levels.items()},
+    }
