@@ -28,5 +28,6 @@ class PackageManifest(Definition):
     exported_utc: str
     exported_by: str
     source_commit: str | None = None
+    tool_version: str | None = None
     entities: Annotated[tuple[PackagedEntity, ...], Field(strict=False)] = ()
     files: dict[str, Sha256]
