@@ -23,7 +23,12 @@ from starlette.responses import Response
 
 from mdm_api import security
 from mdm_api.callers import caller_of
-from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
+from mdm_api.definitions import (
+    DefinitionsProvider,
+    FolderDefinitions,
+    NoDefinitions,
+    RemoteDefinitions,
+)
 from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.notifying import deliver_webhooks
@@ -42,6 +47,7 @@ from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import MdmError
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.source.commits import WriteMode
+from mdm_gitops.source.origin import remote_of
 from mdm_gitops.warehouse.connect import ConnectionPool, SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
@@ -135,12 +141,15 @@ def app_from_environment() -> Starlette:
     )
 
 
-def folder_definitions(folder: Path, settings: Settings) -> FolderDefinitions:
+def folder_definitions(folder: Path, settings: Settings) -> DefinitionsProvider:
+    """Return the definitions of *folder*, or those of the remote that its settings name."""
     reserved = (settings.ConfigSchema, settings.EntityDataSchema)
-    mode = settings.Repository.WriteMode
-    return FolderDefinitions(
-        folder, reserved_schemas=reserved, write_mode=WriteMode(mode) if mode else None
-    )
+    named = settings.Repository.WriteMode
+    mode = WriteMode(named) if named else None
+    remote = remote_of(settings)
+    if remote is None:
+        return FolderDefinitions(folder, reserved_schemas=reserved, write_mode=mode)
+    return RemoteDefinitions(remote, folder, reserved_schemas=reserved, write_mode=mode)
 
 
 @asynccontextmanager
