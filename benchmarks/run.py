@@ -1,8 +1,8 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
 Run: python benchmarks/run.py [validate] [start] [reconcile] [memory] [deploy] [choices] [export]
-[feed] [webhooks] [time-travel]; without names all of them, and only then is RESULTS.md written. Exit
-code 1 when a target is missed.
+[feed] [webhooks] [time-travel] [access]; without names all of them, and only then is RESULTS.md
+written. Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import bench_access
 import bench_choices
 import bench_deploy
 import bench_export
@@ -44,6 +45,7 @@ PARTS: Final = (
     "feed",
     "webhooks",
     "time-travel",
+    "access",
 )
 _INTRODUCTION: Final = """\
 # Measured figures
@@ -77,6 +79,8 @@ async def _measure(chosen: tuple[str, ...] | list[str]) -> tuple[list[Figure], d
 
     with tempfile.TemporaryDirectory(prefix="mdm-bench-") as name:
         folder = Path(name)
+        if "access" in chosen:
+            tell(bench_access.measure())
         if "validate" in chosen:
             tell(bench_validate.measure())
         if "start" in chosen:

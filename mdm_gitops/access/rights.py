@@ -58,7 +58,7 @@ def rights_of(principal: Principal, entity: Entity, state: StoreState) -> Rights
     if principal.is_global_admin:
         return ALL_RIGHTS
     key = ("rights", principal.identities, entity.folded, entity.domain, entity.access.mode)
-    return state.remember(key, lambda: _evaluate(_grants_of(principal, state), entity))
+    return state.remember(key, lambda: _evaluate(_grants_on(principal, state, entity), entity))
 
 
 def domain_actions(principal: Principal, state: StoreState) -> Mapping[str, frozenset[Action]]:
@@ -66,16 +66,23 @@ def domain_actions(principal: Principal, state: StoreState) -> Mapping[str, froz
     if principal.is_global_admin:
         return {ALL_DOMAINS: frozenset(Action)}
     found: dict[str, frozenset[Action]] = {}
-    for grant in _grants_of(principal, state):
-        if not grant.entity:
-            granted = granted_by(grant.actions)
-            found[grant.domain] = found.get(grant.domain, frozenset()) | granted
+    for grant in _domain_grants(principal, state):
+        found[grant.domain] = found.get(grant.domain, frozenset()) | granted_by(grant.actions)
     return found
 
 
-def _grants_of(principal: Principal, state: StoreState) -> Iterable[PermissionGrant]:
+def _domain_grants(principal: Principal, state: StoreState) -> Iterable[PermissionGrant]:
     for identity in principal.identities:
-        yield from state.grants.get(identity, ())
+        yield from state.grants_by_scope.get((identity, ""), ())
+
+
+def _grants_on(
+    principal: Principal, state: StoreState, entity: Entity
+) -> Iterable[PermissionGrant]:
+    """Yield the grants that may reach *entity*: its own, and those of domains."""
+    yield from _domain_grants(principal, state)
+    for identity in principal.identities:
+        yield from state.grants_by_scope.get((identity, entity.folded), ())
 
 
 def _evaluate(grants: Iterable[PermissionGrant], entity: Entity) -> Rights:
@@ -98,7 +105,7 @@ def _reaches(grant: PermissionGrant, entity: Entity) -> bool:
     if grant.domain not in (entity.domain, ALL_DOMAINS):
         return False
     if grant.entity:
-        return grant.entity == entity.folded
+        return True  # only its own are asked
     return entity.access.mode is not AccessMode.RESTRICTED
 
 
@@ -122,8 +129,6 @@ def may_administer(principal: Principal, state: StoreState, *, domain: str, enti
 
 def _administers(principal: Principal, state: StoreState, domain: str) -> bool:
     return any(
-        not grant.entity
-        and grant.domain in (domain, ALL_DOMAINS)
-        and Action.ADMIN in granted_by(grant.actions)
-        for grant in _grants_of(principal, state)
+        grant.domain in (domain, ALL_DOMAINS) and Action.ADMIN in granted_by(grant.actions)
+        for grant in _domain_grants(principal, state)
     )

@@ -98,6 +98,18 @@ class StoreState:
             return found
 
     @cached_property
+    def grants_by_scope(self) -> Mapping[tuple[str, str], tuple[PermissionGrant, ...]]:
+        """The grants by principal and folded entity, "" for those of whole domains.
+
+        So a check costs the same however many there are. Made when somebody is first checked.
+        """
+        found: dict[tuple[str, str], list[PermissionGrant]] = {}
+        for principal, grants in self.grants.items():
+            for grant in grants:
+                found.setdefault((principal, grant.entity), []).append(grant)
+        return {scope: tuple(grants) for scope, grants in found.items()}
+
+    @cached_property
     def definitions(self) -> Definitions:
         """The deployed entities as definitions, so that filters can follow their references."""
         project = self.project or Project(name="nothing", api_version="mdm-gitops/v1")
