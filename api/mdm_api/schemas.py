@@ -234,6 +234,7 @@ _OWN: Final[dict[str, Schema]] = {
         {
             "id": {"type": "string", "format": "uuid"},
             **_WEBHOOK_MEMBERS,
+            "signing": {"enum": ["secretRef", "secret", "unseen"]},
             "createdUtc": _MOMENT,
             "position": _COUNT,
             "behind": _COUNT,
@@ -480,6 +481,28 @@ _OWN: Final[dict[str, Schema]] = {
         },
         "additionalProperties": True,
     },
+    "PackageExport": {
+        "type": "object",
+        "properties": {
+            "entityNames": {**_list(_TEXT), "description": "Empty for all."},
+            "autoIncludeDependencies": {**_FLAG, "default": True},
+            "includePermissions": {**_FLAG, "default": False},
+            "includeWebhooks": {**_FLAG, "default": False},
+            "includeSeed": {**_FLAG, "default": False},
+            "version": {**_TEXT, "maxLength": 64, "description": "Of the package."},
+        },
+        "additionalProperties": False,
+    },
+    "PackageDeployed": _object(
+        {
+            "success": {"const": True},
+            "deployedEntities": _list(_TEXT),
+            "commit": _optional(_TEXT),
+            "branch": _optional(_TEXT),
+            "deploymentId": _optional(_COUNT),
+            "log": _list(_object({"step": _COUNT, "action": _TEXT, "detail": _TEXT})),
+        }
+    ),
     "EntityRemoved": _object(
         {
             "name": _TEXT,
@@ -560,6 +583,71 @@ _OWN: Final[dict[str, Schema]] = {
         "description": "docs/reference/plan-json.md tells it.",
         "additionalProperties": True,
     },
+    "ReconcileRequested": _object({"requested": _optional(_COUNT)}),
+    "SuspendRequest": {
+        "type": "object",
+        "properties": {
+            "entity": {**_optional(_TEXT), "description": "Only this one; without it everything."},
+            "reason": _optional(_TEXT),
+        },
+        "additionalProperties": False,
+    },
+    "ResumeRequest": {
+        "type": "object",
+        "properties": {"entity": _optional(_TEXT)},
+        "additionalProperties": False,
+    },
+    "Reconciliation": _object(
+        {
+            "mode": _TEXT,
+            "heartbeatUtc": _optional(_MOMENT),
+            "observedCommit": _optional(_TEXT),
+            "attemptedCommit": _optional(_TEXT),
+            "appliedCommit": _optional(_TEXT),
+            "conditions": _list(ref("ReconciliationCondition")),
+            "requested": _COUNT,
+            "handled": {**_COUNT, "description": "The last request that a run has seen."},
+        },
+        {
+            "isSuspended": _FLAG,
+            "source": _TEXT,
+            "operator": _TEXT,
+            "acceptedCommit": _optional(_TEXT),
+            "suspensions": _list({"type": "object"}),
+            "history": _list({"type": "object"}),
+            "events": _list({"type": "object"}),
+        },
+    ),
+    "ReconciliationCondition": _object(
+        {"type": _TEXT, "status": _FLAG, "reason": _TEXT, "sinceUtc": _MOMENT}, {"message": _TEXT}
+    ),
+    "PlanDecision": {
+        "type": "object",
+        "properties": {"comment": _optional(_TEXT)},
+        "additionalProperties": False,
+    },
+    "WaitingPlan": _object(
+        {
+            "id": _TEXT,
+            "state": {
+                "type": "string",
+                "enum": ["waiting", "approved", "rejected", "applied", "superseded"],
+            },
+            "commit": _optional(_TEXT),
+            "reason": _TEXT,
+            "entities": _list(_TEXT),
+            "domains": _list(_TEXT),
+            "isWider": {**_FLAG, "description": "Whether it changes what belongs to no entity."},
+            "changes": _COUNT,
+            "createdUtc": _MOMENT,
+            "decidedUtc": _optional(_MOMENT),
+            "decidedBy": _optional(_TEXT),
+            "comment": _TEXT,
+            "endedUtc": _optional(_MOMENT),
+        },
+        {"plan": ref("Plan")},
+    ),
+    "WaitingPlans": _object({"items": _list(ref("WaitingPlan"))}),
     "DeployRequest": {
         "type": "object",
         "properties": {

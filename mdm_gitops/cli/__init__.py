@@ -31,6 +31,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "up": ("mdm_gitops.cli.up_cmd:up", "Run all of it here: database, operator and API."),
     "serve": ("mdm_gitops.cli.serve_cmd:serve", "Run the API."),
     "operator": ("mdm_gitops.cli.operator_cmd:operator", "Run the reconcile loop."),
+    "plans": ("mdm_gitops.cli.plans_cmd:plans", "Decide plans of the operator that wait."),
+    "reconcile": ("mdm_gitops.cli.reconcile_cmd:reconcile", "Tell the operator: now, stop, go on."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
     "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities on a server."),
     "access": ("mdm_gitops.cli.access_cmd:access", "Say who may do what, and why."),

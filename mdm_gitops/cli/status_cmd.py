@@ -57,16 +57,22 @@ def _read_definitions(directory: Path) -> DesiredView:
     from mdm_gitops.cli._session import reserved_schemas
     from mdm_gitops.model.environments import in_environment
     from mdm_gitops.settings import load_settings
-    from mdm_gitops.source import folder_tree, read_tree_leniently
+    from mdm_gitops.source import Tree, folder_tree, read_tree_leniently
     from mdm_gitops.source.git import commit_of
+    from mdm_gitops.source.origin import origin_of
 
     settings = load_settings(directory)
     reserved = reserved_schemas(settings)
-    tree = folder_tree(directory)
+    origin = origin_of(directory, settings)
+    tree: Tree
+    if origin is None:
+        tree = folder_tree(directory)
+        commit = commit_of(directory)
+    else:
+        commit = origin.newest()
+        tree = origin.tree(commit)
     try:
-        definitions, findings = read_tree_leniently(
-            tree, commit=commit_of(tree.root), reserved_schemas=reserved
-        )
+        definitions, findings = read_tree_leniently(tree, commit=commit, reserved_schemas=reserved)
     except DefinitionError as error:
         return DesiredView.broken(error.findings)
     return DesiredView.of(in_environment(definitions, settings.Environment), findings)
@@ -100,6 +106,41 @@ async def _ask(s: Session, view: DesiredView) -> Document:
         "entities": list(_entities(catalog, last)),
         **await _plan(s, view),
         "deployments": [_deployment(line) for line in recent],
+        "operator": await _operator(s),
+    }
+
+
+async def _operator(s: Session) -> Document:
+    """How the operator stands, wherever it runs."""
+    from mdm_gitops.model.values import to_json_value
+    from mdm_gitops.warehouse.reconciliation import read_reconciliation
+    from mdm_gitops.warehouse.waiting_plans import list_plans
+
+    found = await read_reconciliation(s.conn, schemas=s.schemas, events=10)
+    waiting = await list_plans(s.conn, schemas=s.schemas)
+    return {
+        "name": found.operator,
+        "source": found.source,
+        "mode": found.mode,
+        "heartbeatUtc": to_json_value(found.heartbeat_at) if found.heartbeat_at else None,
+        "acceptedCommit": found.accepted_commit,
+        **found.state,
+        "suspended": [
+            {"entity": each.scope or None, "by": each.suspended_by, "reason": each.reason}
+            for each in found.suspensions
+        ],
+        "plans": [
+            {"id": each.plan_id, "state": each.state, "reason": each.reason} for each in waiting
+        ],
+        "events": [
+            {
+                "occurredUtc": to_json_value(each.occurred_at),
+                "kind": each.kind,
+                "commit": each.commit,
+                "message": each.message,
+            }
+            for each in found.events
+        ],
     }
 
 
@@ -178,6 +219,7 @@ def _page(document: Document, directory: Path) -> Iterator[str]:
     yield ""
     yield from _entity_table(document["entities"])
     yield from _deployment_table(document["deployments"])
+    yield from _operator_page(document["operator"])
     yield f"Next:  {_pending_words(document, here)}"
     drift = document["drift"]
     yield (
@@ -185,6 +227,26 @@ def _page(document: Document, directory: Path) -> Iterator[str]:
         if drift
         else "Drift: none"
     )
+
+
+def _operator_page(operator: Document) -> Iterator[str]:
+    """Nothing where no operator ever ran."""
+    if operator["heartbeatUtc"] is None:
+        return
+    yield (
+        f"Operator {operator['name']}, {operator['mode']},"
+        f" last heard of {_moment(operator['heartbeatUtc'])}"
+    )
+    yield f"  source: {operator['source']}"
+    for each in operator["suspended"]:
+        why = f": {each['reason']}" if each["reason"] else ""
+        yield f"  suspended: {each['entity'] or 'everything'} by {each['by']}{why}"
+    last = next(iter(operator.get("history", ())), None)
+    if last is not None:
+        yield f"  last run: {last['outcome']} {_commit(last['commit'])}: {last['message']}"
+    for each in operator["plans"]:
+        yield f"  plan {each['id']} {each['state']}: {each['reason']}"
+    yield ""
 
 
 def _title(definitions: Document, directory: Path) -> str:

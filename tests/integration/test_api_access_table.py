@@ -77,6 +77,15 @@ TABLE: dict[str, str] = {
     f"POST {E}/deploy/remove": "404 403 403 403 404 409 409",  # another entity refers to it
     f"POST {E}/deploy/drop-archive-tables": "404 403 403 403 404 200 200",
     f"GET {E}/deploy/history": READERS,
+    "GET /api/v1/reconciliation": ANY,
+    "POST /api/v1/reconcile": "403 403 403 403 403 403 202",
+    "POST /api/v1/reconciliation/suspend": ROOT,
+    "POST /api/v1/reconciliation/resume": ROOT,
+    "GET /api/v1/plans": ANY,
+    "GET /api/v1/plans/{id}": "404 404 404 404 404 404 404",
+    "POST /api/v1/plans/{id}/approve": "404 404 404 404 404 404 404",
+    "POST /api/v1/plans/{id}/reject": "404 404 404 404 404 404 404",
+    "POST /api/v1/hooks/git": "404 404 404 404 404 404 404",  # no secret is set
     f"GET {D}": READERS,
     f"GET {D}/{{id}}": READERS,
     f"GET {D}/ref-options": READERS,

@@ -1,0 +1,149 @@
+"""``mdm-gitops plans``: plans of the operator that wait for a person, and the person's word on them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from mdm_gitops.cli import LazyGroup
+from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._output import echo_json, json_option, say
+
+if TYPE_CHECKING:
+    from mdm_gitops.warehouse.waiting_plans import WaitingPlan
+
+COMMANDS: Final = {
+    "list": ("mdm_gitops.cli.plans_cmd:list_plans", "List plans that wait."),
+    "show": ("mdm_gitops.cli.plans_cmd:show", "Show one of them."),
+    "approve": ("mdm_gitops.cli.plans_cmd:approve", "Let the operator apply it."),
+    "reject": ("mdm_gitops.cli.plans_cmd:reject", "Refuse it until something changes."),
+}
+_DIRECTORY: Final = click.argument(
+    "directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]"
+)
+_COMMENT: Final = click.option("--comment", default="", help="Why.")
+
+
+@click.group(cls=LazyGroup, commands_table=COMMANDS)
+def plans() -> None:
+    """Look at plans of the operator that wait for a person, and decide them."""
+
+
+@click.command(name="list")
+@_DIRECTORY
+@click.option("--all", "ended", is_flag=True, help="Those of the past, too.")
+@json_option
+@environment_option
+def list_plans(directory: Path, ended: bool, as_json: bool) -> None:
+    """List the plans that wait in the warehouse of DIR (default: here), newest first."""
+    found = asyncio.run(_listed(directory, ended))
+    if as_json:
+        echo_json({"items": [_document(each) for each in found]})
+        return
+    for each in found:
+        click.echo(f"{each.plan_id}  {each.state:<10}  {(each.commit or '')[:7]:<7}  {each.reason}")
+    if not found:
+        say("no plan waits")
+
+
+@click.command()
+@click.argument("plan_id", metavar="ID")
+@_DIRECTORY
+@json_option
+@environment_option
+def show(plan_id: str, directory: Path, as_json: bool) -> None:
+    """Show a plan as it was when it was made."""
+    plan = asyncio.run(_found(directory, plan_id))
+    if as_json:
+        echo_json({**_document(plan), "plan": plan.document})
+        return
+    click.echo(f"{plan.plan_id}, {plan.state}, {(plan.commit or 'no commit')[:12]}: {plan.reason}")
+    for change in (plan.document or {}).get("changes", ()):
+        click.echo(f"  {change['number']}. [{change['class']}] {_words(change)}")
+    for refusal in (plan.document or {}).get("refusals", ()):
+        click.echo(f"  refused: {refusal['message']}")
+    for each in (plan.document or {}).get("needs_allowance", ()):
+        click.echo(f"  consent: {each['message']} ({each['allow']})")
+
+
+@click.command()
+@click.argument("plan_id", metavar="ID")
+@_DIRECTORY
+@_COMMENT
+@environment_option
+def approve(plan_id: str, directory: Path, comment: str) -> None:
+    """Approve a plan: the operator applies it if it is still exactly that plan."""
+    asyncio.run(_decide(directory, plan_id, approve=True, comment=comment))
+    say(f"plan {plan_id} is approved; the operator applies it if nothing has changed meanwhile")
+
+
+@click.command()
+@click.argument("plan_id", metavar="ID")
+@_DIRECTORY
+@_COMMENT
+@environment_option
+def reject(plan_id: str, directory: Path, comment: str) -> None:
+    """Reject a plan: it is not offered again until definitions or warehouse change."""
+    asyncio.run(_decide(directory, plan_id, approve=False, comment=comment))
+    say(f"plan {plan_id} is rejected")
+
+
+async def _listed(directory: Path, ended: bool) -> tuple[WaitingPlan, ...]:
+    from mdm_gitops.cli._session import session
+    from mdm_gitops.warehouse import waiting_plans
+
+    async with session(directory, application_name="mdm-gitops plans") as s:
+        return await waiting_plans.list_plans(s.conn, schemas=s.schemas, ended=ended)
+
+
+async def _found(directory: Path, plan_id: str) -> WaitingPlan:
+    from mdm_gitops.cli._session import session
+    from mdm_gitops.warehouse.waiting_plans import find_plan
+
+    async with session(directory, application_name="mdm-gitops plans") as s:
+        return await find_plan(s.conn, plan_id, schemas=s.schemas)
+
+
+async def _decide(directory: Path, plan_id: str, *, approve: bool, comment: str) -> None:
+    from mdm_gitops.cli._session import actor, session
+    from mdm_gitops.data import audit
+    from mdm_gitops.warehouse.waiting_plans import decide_plan, find_plan
+
+    async with session(directory, application_name="mdm-gitops plans") as s, s.conn.transaction():
+        plan = await find_plan(s.conn, plan_id, schemas=s.schemas)
+        who = actor()
+        await decide_plan(
+            s.conn, plan, schemas=s.schemas, approve=approve, actor=who, comment=comment
+        )
+        await audit.record(
+            s.conn,
+            schemas=s.schemas,
+            actor=who,
+            action="plan_approved" if approve else "plan_rejected",
+            entities=plan.entities,
+            commit=plan.commit,
+            details={"planId": plan.plan_id, **({"comment": comment} if comment else {})},
+        )
+
+
+def _document(plan: WaitingPlan) -> dict[str, Any]:
+    from mdm_gitops.model.values import to_json_value
+
+    return {
+        "id": plan.plan_id,
+        "state": plan.state,
+        "commit": plan.commit,
+        "reason": plan.reason,
+        "entities": list(plan.entities),
+        "changes": plan.changes,
+        "createdUtc": to_json_value(plan.created_at),
+        "decidedBy": plan.decided_by,
+        "comment": plan.comment,
+    }
+
+
+def _words(change: dict[str, Any]) -> str:
+    return str(change.get("message") or change.get("title") or change.get("kind"))

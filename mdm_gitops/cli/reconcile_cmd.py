@@ -1,0 +1,117 @@
+"""``mdm-gitops reconcile``: what the operator of a warehouse is told: look now, stop, go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import click
+
+from mdm_gitops.cli import LazyGroup
+from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._output import say
+
+COMMANDS: Final = {
+    "now": ("mdm_gitops.cli.reconcile_cmd:now", "Ask for a run at once."),
+    "suspend": ("mdm_gitops.cli.reconcile_cmd:suspend", "Stop reconciling."),
+    "resume": ("mdm_gitops.cli.reconcile_cmd:resume", "Let it go on."),
+}
+_DIRECTORY: Final = click.argument(
+    "directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]"
+)
+_ENTITY: Final = click.option(
+    "--entity", default="", help="Only this entity (default: everything)."
+)
+
+
+@click.group(cls=LazyGroup, commands_table=COMMANDS)
+def reconcile() -> None:
+    """Tell the operator of a warehouse what to do, wherever it runs."""
+
+
+@click.command()
+@_DIRECTORY
+@environment_option
+def now(directory: Path) -> None:
+    """Ask the operator for a run at once; it looks at everything, also where nothing seems new."""
+    number = asyncio.run(_now(directory))
+    say(f"asked for a run (request {number}); mdm-gitops status shows how it ends")
+
+
+@click.command()
+@_DIRECTORY
+@_ENTITY
+@click.option("--reason", default="", help="Why; it is shown in the status.")
+@environment_option
+def suspend(directory: Path, entity: str, reason: str) -> None:
+    """Stop what the operator does for everything, or for one entity, until `resume`."""
+    changed = asyncio.run(_suspend(directory, entity, reason))
+    say(f"{entity or 'everything'} {'is' if changed else 'was already'} suspended")
+
+
+@click.command()
+@_DIRECTORY
+@_ENTITY
+@environment_option
+def resume(directory: Path, entity: str) -> None:
+    """Let the operator go on."""
+    changed = asyncio.run(_resume(directory, entity))
+    say(f"{entity or 'everything'} {'goes on' if changed else 'was not suspended'}")
+
+
+async def _now(directory: Path) -> int:
+    from mdm_gitops.cli._session import actor, session
+    from mdm_gitops.warehouse.reconciliation import request_run
+
+    async with session(directory, application_name="mdm-gitops reconcile") as s:
+        return await request_run(s.conn, schemas=s.schemas, actor=actor())
+
+
+async def _suspend(directory: Path, entity: str, reason: str) -> bool:
+    from mdm_gitops.cli._session import actor, session
+    from mdm_gitops.data import audit
+    from mdm_gitops.model import fold
+    from mdm_gitops.warehouse import reconciliation
+
+    async with (
+        session(directory, application_name="mdm-gitops reconcile") as s,
+        s.conn.transaction(),
+    ):
+        who, scope = actor(), fold(entity)
+        changed = await reconciliation.suspend(
+            s.conn, schemas=s.schemas, scope=scope, actor=who, reason=reason
+        )
+        if changed:
+            await audit.record(
+                s.conn,
+                schemas=s.schemas,
+                actor=who,
+                action="reconciliation_suspended",
+                entities=[scope] if scope else [],
+                details={"reason": reason} if reason else {},
+            )
+        return changed
+
+
+async def _resume(directory: Path, entity: str) -> bool:
+    from mdm_gitops.cli._session import actor, session
+    from mdm_gitops.data import audit
+    from mdm_gitops.model import fold
+    from mdm_gitops.warehouse import reconciliation
+
+    async with (
+        session(directory, application_name="mdm-gitops reconcile") as s,
+        s.conn.transaction(),
+    ):
+        who, scope = actor(), fold(entity)
+        changed = await reconciliation.resume(s.conn, schemas=s.schemas, scope=scope, actor=who)
+        if changed:
+            await audit.record(
+                s.conn,
+                schemas=s.schemas,
+                actor=who,
+                action="reconciliation_resumed",
+                entities=[scope] if scope else [],
+            )
+        return changed
