@@ -45,6 +45,7 @@ from mdm_gitops.access.api_keys import note_use
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import MdmError
+from mdm_gitops.logs import keep_out
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.source.commits import WriteMode
 from mdm_gitops.source.origin import remote_of
@@ -134,6 +135,7 @@ def app_from_environment() -> Starlette:
     end_with_parent()
     folder = os.environ.get(FOLDER_VARIABLE)
     settings = load_settings(Path(folder) if folder else None)
+    keep_out(settings)
     return create_app(
         database_url=os.environ[URL_VARIABLE],
         settings=settings,

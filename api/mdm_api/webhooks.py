@@ -332,6 +332,7 @@ def _document(overview: Overview) -> dict[str, Any]:
         "description": webhook.description,
         "is_active": webhook.is_active,
         "secretRef": webhook.secret_ref,
+        "signing": _signing(overview),
         "createdUtc": to_json_value(overview.created_at),
         "position": overview.position,
         "behind": overview.behind,
@@ -340,6 +341,12 @@ def _document(overview: Overview) -> dict[str, Any]:
         "disabledReason": overview.disabled_reason,
         **overview.counts,
     }
+
+
+def _signing(overview: Overview) -> str:
+    if overview.webhook.secret_ref:
+        return "secretRef"
+    return "secret" if overview.has_shown_secret else "unseen"
 
 
 def _committed(done: Committed) -> dict[str, Any]:
@@ -544,7 +551,9 @@ operations = (
         handler=rotate_secret,
         summary="Make a new secret",
         path_parameters=_ID,
-        description="Shown once. For a day each delivery is signed with the new and the old one.",
+        description="Shown once. For a day each delivery is signed with the new and the old one. A"
+        " subscription that came by Git without `secretRef` is signed with a secret that nobody has"
+        " seen (`signing` is `unseen`) until this is called.",
         answers={200: Answer(description="The secret.", schema=schemas.ref("WebhookSecret"))},
         errors=("NOT_FOUND", "WEBHOOK_SECRET_ELSEWHERE"),
         **_DEFAULTS,

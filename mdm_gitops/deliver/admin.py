@@ -24,7 +24,8 @@ MAX_TAKE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """A subscription with how it goes. *behind* counts changes of the feed it has not looked at."""
+    """A subscription with how it goes. *behind* counts changes of the feed it has not looked at;
+    *has_shown_secret*: somebody may know what its deliveries are signed with."""
 
     webhook_id: UUID
     webhook: Webhook
@@ -35,6 +36,7 @@ class Overview:
     disabled_at: datetime | None
     disabled_reason: str | None
     counts: Mapping[str, int]
+    has_shown_secret: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,9 @@ SELECT w.webhook_id, w.definition, w.created_at, c.position,
        c.failing_since, c.disabled_at, c.disabled_reason,
        coalesce((SELECT jsonb_object_agg(d.state, d.n) FROM (
            SELECT state, count(*) AS n FROM {config}.webhook_delivery
-            WHERE webhook_id = w.webhook_id GROUP BY state) d), '{{}}') AS counts
+            WHERE webhook_id = w.webhook_id GROUP BY state) d), '{{}}') AS counts,
+       EXISTS (SELECT FROM {config}.webhook_secret s WHERE s.webhook_id = w.webhook_id
+                  AND s.is_shown AND s.expires_at IS NULL) AS has_shown_secret
   FROM {config}.webhook w JOIN {config}.webhook_cursor c USING (webhook_id)
  WHERE %(webhook)s::uuid IS NULL OR w.webhook_id = %(webhook)s
  ORDER BY w.name
@@ -87,10 +91,13 @@ WITH met_again AS (
 UPDATE {config}.webhook_cursor SET position = least(position, %(after)s)
  WHERE webhook_id = %(webhook)s RETURNING position
 """
+# Of one that was never shown no receiver can hold a copy.
 _ADD_SECRET: Final = """
-WITH old AS (
+WITH unseen AS (
+    DELETE FROM {config}.webhook_secret WHERE webhook_id = %(webhook)s AND NOT is_shown
+), old AS (
     UPDATE {config}.webhook_secret SET expires_at = now() + %(hours)s * interval '1 hour'
-     WHERE webhook_id = %(webhook)s AND expires_at IS NULL)
+     WHERE webhook_id = %(webhook)s AND expires_at IS NULL AND is_shown)
 INSERT INTO {config}.webhook_secret (webhook_id, secret) VALUES (%(webhook)s, %(secret)s)
 """
 _ANY_ACTIVE: Final = """
@@ -121,6 +128,7 @@ async def overviews(
             disabled_at=row[6],
             disabled_reason=row[7],
             counts={state: row[8].get(state, 0) for state in STATES},
+            has_shown_secret=row[9],
         )
         for row in rows
     ]

@@ -482,7 +482,8 @@ def _subscription(webhook: Webhook) -> str:
     scope = listed([*webhook.entities, *(f"domain {domain}" for domain in webhook.domains)])
     events = ", ".join(webhook.actions) or "all events"
     off = "" if webhook.is_active else "switched off; "
-    return visible(f"{off}{events} of {scope or 'all entities'}")
+    unseen = "" if webhook.secret_ref else "; signed with a secret that is made here"
+    return visible(f"{off}{events} of {scope or 'all entities'}{unseen}")
 
 
 _FILTERS: Final = ("domains", "entities", "actions")  # an empty one lets everything through

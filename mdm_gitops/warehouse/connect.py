@@ -307,12 +307,13 @@ def in_our_words(doing: str) -> Iterator[None]:
 
 
 def _primary(error: psycopg.Error) -> str:
-    if isinstance(error, psycopg.DataError):  # its words quote the value
-        return f"a value is not of the type that is needed (SQLSTATE {error.sqlstate})"
     text = error.diag.message_primary or str(error).partition("\n")[0]
+    if isinstance(error, psycopg.DataError):  # what it quotes is a value
+        text = _QUOTED.sub("***", text)
     return text.strip().rstrip(".") or "the connection was lost"
 
 
+_QUOTED: Final = re.compile(r'".*"', re.DOTALL)
 _HINTS: Final = (
     ("password authentication failed", "look at the user and the password in Mdm__Database__Url"),
     ("no password supplied", "give Mdm__Database__Url a password"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 from standardwebhooks import Webhook as Verifier
+from standardwebhooks import WebhookVerificationError
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
@@ -59,6 +60,7 @@ async def test_from_a_subscription_to_a_signed_delivery(
         one = await client.get(answer.headers["Location"])
         assert one.status_code == 200 and "secret" not in one.json()
         assert one.json()["id"] == made["id"] and one.json()["waiting"] == 0
+        assert made["signing"] == one.json()["signing"] == "secret"
         row = (await client.post(COUNTRIES, json={"code": "CH"})).json()
         await until(lambda: len(good.got) == 1)
         [(document, headers, body)] = good.got
@@ -88,6 +90,44 @@ async def test_from_a_subscription_to_a_signed_delivery(
     assert 'mdm_webhook_deliveries_total{outcome="delivered",webhook="crm"}' in metrics
 
 
+async def test_what_comes_by_git_is_signed_before_anybody_has_seen_a_secret(
+    client: Client, conn: AsyncConnection[Any]
+) -> None:
+    async with receiving(fine) as [good]:
+        text = f"webhooks: [{{name: git, url: {good.url!r}}}]\n"
+        assert (await client.post(f"{PATH}/yaml", json={"yaml": text})).status_code == 200
+        [listed] = (await client.get(PATH)).json()["items"]
+        assert listed["signing"] == "unseen"
+        await client.post(COUNTRIES, json={"code": "CH"})
+        await until(lambda: len(good.got) == 1)
+        [(_, headers, body)] = good.got
+        [unseen] = [row[0] for row in await _secrets(conn)]
+        Verifier(unseen).verify(body, {k.lower(): v for k, v in headers.items()})
+
+        shown = (await client.post(f"{PATH}/{listed['id']}/secret")).json()["secret"]
+        assert (await client.get(f"{PATH}/{listed['id']}")).json()["signing"] == "secret"
+        assert await _secrets(conn) == [(shown,)], "the other one was nobody's"
+
+        def is_signed_anew() -> bool:
+            _, headers, body = good.got[-1]
+            try:
+                Verifier(shown).verify(body, {k.lower(): v for k, v in headers.items()})
+            except WebhookVerificationError:
+                return False
+            return " " not in headers["webhook-signature"]
+
+        async with asyncio.timeout(20):
+            for number in range(1_000):
+                await client.post(COUNTRIES, json={"code": f"C{number}"})
+                await until(lambda: len(good.got) >= number + 2)  # noqa: B023
+                if is_signed_anew():
+                    break
+
+
+async def _secrets(conn: AsyncConnection[Any]) -> list[Any]:
+    return await (await conn.execute("SELECT secret FROM mdm.webhook_secret")).fetchall()
+
+
 async def test_the_file_keeps_its_other_lines(
     client: Client, conn: AsyncConnection[Any], root: Path
 ) -> None:
@@ -95,6 +135,7 @@ async def test_the_file_keeps_its_other_lines(
     assert answer.status_code == 200, answer.text
     [shop] = (await client.get(PATH)).json()["items"]
     assert shop["name"] == "shop" and shop["secretRef"] == "SHOP_SECRET"
+    assert shop["signing"] == "secretRef"
     answer = await client.post(PATH, json={"name": "b", "url": "http://127.0.0.1:9/x"})
     assert answer.status_code == 201
     assert (root / "webhooks.yaml").read_text().startswith(YAML.rstrip("\n"))

@@ -98,10 +98,14 @@ WORDS = {
     "grant-permission other filter": "~ group:dach on customer: may now also write; row filter changed: [region] = 'DACH' → [region] = 'UK'",
     "revoke-permission": "- group:buyers may no longer read customer",
     "revoke-permission filtered": "- group:dach may no longer read customer: had only rows where [region] = 'DACH'",
-    "add-webhook": "+ crm → https://hooks.example.com/crm: data_created, data_updated of customer",
-    "add-webhook of a domain": "+ crm → https://hooks.example.com/crm: all events of domain sales",
-    "add-webhook of everything": "+ crm → https://hooks.example.com/crm: all events of all entities",
-    "add-webhook switched off": "+ crm → https://hooks.example.com/crm: switched off; all events of customer",
+    "add-webhook": "+ crm → https://hooks.example.com/crm: data_created, data_updated of customer"
+    "; signed with a secret that is made here",
+    "add-webhook of a domain": "+ crm → https://hooks.example.com/crm: all events of domain sales"
+    "; signed with a secret that is made here",
+    "add-webhook of everything": "+ crm → https://hooks.example.com/crm: all events of all entities"
+    "; signed with a secret that is made here",
+    "add-webhook switched off": "+ crm → https://hooks.example.com/crm: switched off; all events of customer"
+    "; signed with a secret that is made here",
     "change-webhook address": "~ crm: url https://old.example.com/ → https://hooks.example.com/crm",
     "change-webhook switched on": "~ crm: is_active false → true; sends to https://hooks.example.com/crm",
     "change-webhook switched off": "~ crm: is_active true → false",
