@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from mdm_gitops.data.csv_text import ESCAPE
 from mdm_gitops.errors import InputError
 
 # PostgreSQL's name of each encoding that is read, by what clients call it. All hold ASCII.
@@ -35,6 +36,7 @@ _BLOCK_TAIL: Final = 65_536
 _SEPARATORS: Final = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|"}
 _ENDS: Final = (b"\n", b"\r")
 _MARKS: Final = [bytes([code]) for code in (*range(1, 9), 11, 12, *range(14, 32), 127)]
+_ESCAPE: Final = ESCAPE.encode()
 _WIDE: Final = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -105,10 +107,13 @@ class CsvReader:
     _began: bool = False
     _first_line: bytes = b""
     _marks: list[bytes] = field(default_factory=list)
+    may_be_escaped: bool = False  # a value handed on begins with the sign that exports put there
+    _escapes: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         signs = (self.dialect.sep, self.dialect.quote)
         self._marks = [mark for mark in _MARKS if mark.decode() not in signs]
+        self._escapes = tuple(sign.encode() + _ESCAPE for sign in (*signs, "\n", "\r"))
 
     @property
     def line(self) -> int:
@@ -243,6 +248,7 @@ class CsvReader:
         was_inside, has_quotes = self._inside, self.dialect.quote.encode() in block
         if has_quotes:
             self._check_quotes(block)
+        self._look_for_escapes(block)
         out = self._without_end_mark(block, was_inside) if b"\\." in block else block
         ends = _line_ends(block)
         goes_on = not ends or (was_inside and not has_quotes)
@@ -251,6 +257,14 @@ class CsvReader:
         self._lines += ends
         self._last = block[-1:]
         return out
+
+    def _look_for_escapes(self, block: bytes) -> None:
+        if self.may_be_escaped or _ESCAPE not in block:
+            return
+        # What begins a block may begin a value; within a quotation it is looked at in vain.
+        self.may_be_escaped = block.startswith(_ESCAPE) or any(
+            sign in block for sign in self._escapes
+        )
 
     def _limit_row(self, size: int) -> None:
         if size > MAX_ROW_BYTES:

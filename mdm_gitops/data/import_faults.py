@@ -7,7 +7,7 @@ into words here. Values of restricted columns are not kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from mdm_gitops.data import judging
@@ -26,27 +26,34 @@ _MET: Final = f"{GOOD[:-1]}, '{What.ASTRAY}')"
 _INSERT: Final = 'INSERT INTO pg_temp."failed" ("_pos", "column", code, message, value)'
 
 
-def failure_statements(sql: ImportSql) -> Iterator[str]:
-    """Yield the statements; run them before the good rows are written, and values change hands."""
-    yield from _invalid(sql)
-    yield _outside(sql)
-    if sql.upserts:
+def failure_statements(sql: ImportSql, found: Container[What]) -> Iterator[str]:
+    """Yield the statements that rows *found* need, of all that stands against rows; run them before
+    the good rows are written, and values change hands."""
+    if What.INVALID in found:
+        yield from _invalid(sql)
+    if What.OUTSIDE in found:
+        yield _outside(sql)
+    if What.DELETED in found or What.HIDDEN in found:
         yield _standing(sql)
+    if What.AGAIN in found:
         yield _repeated(sql)
-    yield from (_taken(sql, unique) for unique in sql.unique_sets)
-    if sql.own_references:
+    if What.TAKEN in found or What.LATER in found:
+        yield from (_taken(sql, unique) for unique in sql.unique_sets)
+    if What.ASTRAY in found:
         yield _astray(sql)
-    if sql.upserts:
+    if What.AGAIN in found:
         yield _otherwise(sql, sql.key, What.AGAIN)
-    yield from (_otherwise(sql, unique, What.LATER) for unique in sql.unique_sets)
+    if What.LATER in found:
+        yield from (_otherwise(sql, unique, What.LATER) for unique in sql.unique_sets)
 
 
 def left_untold() -> str:
     """Return the question for rows that are not written, and nobody can say why any more: what stood
     against them has gone meanwhile."""
+    # Told rows are not written, so it is enough to count them; nothing is joined without statistics.
     return (
-        f'SELECT EXISTS (SELECT FROM pg_temp."next" n WHERE n."_status" NOT IN {GOOD}'
-        ' AND NOT EXISTS (SELECT FROM pg_temp."failed" f WHERE f."_pos" = n."_pos"))'
+        f'SELECT (SELECT count(*) FROM pg_temp."next" n WHERE n."_status" NOT IN {GOOD})'
+        ' > (SELECT count(DISTINCT f."_pos") FROM pg_temp."failed" f)'
     )
 
 

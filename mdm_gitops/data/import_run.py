@@ -95,7 +95,7 @@ class ImportRun:
         self.counts = await self._counted()
         if self.written + self.counts.get(What.UNCHANGED, 0) == sum(self.counts.values()):
             return [], False
-        for statement in failure_statements(self._sql):
+        for statement in failure_statements(self._sql, self.counts):
             await self._do(statement)
         cursor = await self._conn.execute(left_untold().encode())
         if (await cursor.fetchone() or (False,))[0]:

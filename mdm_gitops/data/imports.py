@@ -211,6 +211,7 @@ class ImportSession:
         self._header = reader.header
         await create_staging(self._conn, len(reader.header), judged=False)
         self._received = await copy_csv(self._conn, reader, first, chunks)
+        self.escaped = self.escaped and reader.may_be_escaped
 
     async def receive_json(self, asking: Asking, chunks: AsyncIterator[bytes]) -> None:
         """Stage a JSON array of rows, each judged by its members. Raises Unreadable."""
