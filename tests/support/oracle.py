@@ -566,7 +566,7 @@ class Oracle:
             wanted = work.key_of(self._overlaid(entity, {}, given))
             try:
                 if number in told and wanted in work.rejected:
-                    self._refuse_if_good(work, given, wanted)
+                    self._refuse_as_repeated(work, given, wanted)
                 self._import_row(work, given, wanted, done)
             except Refused as refusal:
                 done.rejected[number] = refusal
@@ -574,14 +574,21 @@ class Oracle:
         self._found, self._found_claimed = {}, {}
         return done
 
-    def _refuse_if_good(self, work: _Import, given: Values, wanted: tuple[Any, ...] | None) -> None:
-        """Refuse a row as a repeated one if nothing else stands against it."""
+    def _refuse_as_repeated(
+        self, work: _Import, given: Values, wanted: tuple[Any, ...] | None
+    ) -> None:
+        """Refuse a row as a repeated one, if nothing else stands against it but values that are taken:
+        then it may be told either way."""
 
         def request(oracle: Oracle) -> None:
             oracle._import_row(work, given, wanted, Imported())
 
-        if not isinstance(self.would(request), Refused):
+        refusal = self.would(request)
+        if not isinstance(refusal, Refused):
             self._refuse_repeated(work, given, wanted)
+        elif all(fault.code == UNIQUE for fault in refusal.faults):
+            repeated = Fault(UNIQUE, work.key[0])
+            raise Refused(further=[repeated, *refusal.faults, *refusal.further])
 
     def _import_row(
         self, work: _Import, given: Values, wanted: tuple[Any, ...] | None, done: Imported
