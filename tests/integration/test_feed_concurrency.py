@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from psycopg import AsyncConnection
 
 from mdm_gitops.access import Principal, PrincipalKind
-from mdm_gitops.data.asking import Asking
-from mdm_gitops.data.feed import ChangesRequest, number_changes, read_changes
+from mdm_gitops.data.asking import Asking, StateMoved
+from mdm_gitops.data.feed import ChangesPage, ChangesRequest, number_changes, read_changes
+from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
 from tests.support.changes import Event, new_key, write_events
@@ -30,7 +32,7 @@ class OurFeed:
     is_gapless = True
 
     async def prepare(self, conn: AsyncConnection[Any]) -> None:
-        self._asking = Asking(
+        self.asking = Asking(
             principal=Principal(kind=PrincipalKind.USER, name="root", is_global_admin=True),
             state=await read_state(conn, schemas=SCHEMAS),
             schemas=SCHEMAS,
@@ -45,11 +47,18 @@ class OurFeed:
         await write_events(conn, events, key=begun)
 
     async def page(self, conn: AsyncConnection[Any], after: int, take: int) -> list[int]:
-        request = ChangesRequest(after=after, take=take)
-        page = await read_changes(conn, asking=self._asking, request=request)
+        page = await self.read(conn, ChangesRequest(after=after, take=take))
         ids = [entry["id"] for entry in json.loads(b"[" + page.entries + b"]")]
         assert page.next_after == (ids[-1] if ids else after)
         return ids
+
+    async def read(self, conn: AsyncConnection[Any], request: ChangesRequest) -> ChangesPage:
+        while True:
+            try:
+                return await read_changes(conn, asking=self.asking, request=request)
+            except StateMoved:  # something was deployed
+                state = await read_state(conn, schemas=SCHEMAS)
+                self.asking = replace(self.asking, state=state)
 
     async def changes(self, conn: AsyncConnection[Any]) -> dict[int, Change]:
         query = """SELECT c.first_id + e.ordinal, e.record_id, e.version
@@ -108,6 +117,41 @@ async def test_a_naive_feed_fails_under_the_same_load(database_url: str) -> None
 async def test_writers_and_readers_may_die_at_any_moment(database_url: str) -> None:
     campaign = Campaign(url=database_url, feed=OurFeed(), seed=2, seconds=2, kills_per_second=20)
     assert all(each.is_clean for each in await findings(campaign, at_least=100))
+
+
+async def test_deployments_that_number_changes_are_in_nobodys_way(database_url: str) -> None:
+    """A new subscription begins at the position of now, so its deployment numbers what is new, and
+    keeps others from numbering until it ends. If it is rolled back, so are the numbers."""
+    campaign = Campaign(url=database_url, feed=OurFeed(), seed=3, seconds=2, deployers=2)
+    outcome = await campaign.run()
+    assert outcome.counts["deployments"] > 3 and outcome.counts["deployments rolled back"] > 0
+    assert len(outcome.committed) >= 100
+    assert all(outcome.judge(ids, gapless=True).is_clean for ids in outcome.seen)
+
+
+@pytest.mark.parametrize("is_void", [False, True], ids=["committed", "rolled back"])
+async def test_a_reader_is_answered_while_a_deployment_numbers(
+    database_url: str, conn: AsyncConnection[Any], is_void: bool
+) -> None:
+    feed = OurFeed()
+    await feed.prepare(conn)
+    record = Event().record_id
+    await write_events(conn, [Event(record_id=record, version=1)])
+    assert await feed.page(conn, 0, 10) == [1]
+    # It waits for two seconds in life.
+    await conn.execute("ALTER FUNCTION mdm.number_changes SET lock_timeout = '50ms'")
+    async with await connect(database_url, application_name="deployer") as deployer:
+        async with deployer.transaction(force_rollback=is_void):
+            await write_events(conn, [Event(record_id=record, version=2)])
+            await deployer.execute("INSERT INTO mdm.webhook (name, definition) VALUES ('a', '{}')")
+            await write_events(conn, [Event(record_id=record, version=3)])
+            assert await feed.page(conn, 1, 10) == [], "not numbered, or not yet to be seen"
+            page = await feed.read(conn, ChangesRequest(after=1, take=10))
+            assert page.has_more and page.next_after == 1, "so that it asks again"
+        assert await feed.page(conn, 1, 10) == [2, 3]
+        rows = await (await conn.execute("SELECT position FROM mdm.webhook_cursor")).fetchall()
+        assert rows == ([] if is_void else [(2,)]), "what was committed before it is not sent"
+    assert {version for _, version in (await feed.changes(conn)).values()} == {1, 2, 3}
 
 
 @pytest.mark.soak
@@ -185,8 +229,6 @@ async def test_a_number_is_given_in_the_order_of_the_rows_locks(
     database_url: str, conn: AsyncConnection[Any]
 ) -> None:
     """Who waited for the row comes later, also when its transaction and its key are older."""
-    from mdm_gitops.warehouse.connect import connect
-
     await conn.execute("CREATE TABLE mdm_data.t (id int PRIMARY KEY, v int)")
     await conn.execute("INSERT INTO mdm_data.t VALUES (1, 0)")
     record = Event().record_id

@@ -96,6 +96,7 @@ class Campaign:
     readers: int = 2
     seconds: float = 3.0
     kills_per_second: float = 0.0
+    deployers: int = 0  # of subscriptions, which number changes inside of their transactions
 
     async def run(self) -> Outcome:
         outcome = Outcome()
@@ -115,6 +116,10 @@ class Campaign:
                     self._write(random.Random(chance.random()), records, outcome, writing)
                 )
                 for _ in range(self.writers)
+            ]
+            write += [
+                asyncio.create_task(self._deploy(random.Random(n), outcome, writing))
+                for n in range(self.deployers)
             ]
             await self._disturb(conn, chance, outcome)
             writing.set()
@@ -205,6 +210,23 @@ class Campaign:
             if is_slow or chance.random() < 0.04:
                 await asyncio.sleep(chance.random() * 0.2)
         return not is_void
+
+    async def _deploy(self, chance: random.Random, outcome: Outcome, stop: asyncio.Event) -> None:
+        """Subscribe in transactions that go on for a while afterwards, and may be rolled back."""
+        conn = await self._connected("deployer")
+        while not stop.is_set():
+            is_void = chance.random() < 0.3
+            async with conn.transaction(force_rollback=is_void):
+                await conn.execute("SELECT pg_current_xact_id()")  # its DDL has drawn one
+                await asyncio.sleep(chance.random() * 0.05)
+                await conn.execute(
+                    "INSERT INTO mdm.webhook (name, definition)"
+                    " SELECT gen_random_uuid()::text, '{\"is_active\": false}'"
+                )
+                await asyncio.sleep(chance.random() * 0.1)
+            outcome.counts["deployments rolled back" if is_void else "deployments"] += 1
+            await asyncio.sleep(chance.random() * 0.1)
+        await conn.close()
 
     # --- readers ---
 
