@@ -50,12 +50,13 @@ def up(directory: Path, host: str | None, port: int | None, once: bool, as_json:
     from mdm_gitops.cli._signals import run_until_stopped
     from mdm_gitops.settings import load_settings
 
-    if not (directory / "mdm.yaml").exists():
+    settings = load_settings(directory)
+    elsewhere = settings.Source.Url or settings.Source.Revision
+    if not elsewhere and not (directory / "mdm.yaml").exists():
         raise InputError(
             f"there is no mdm.yaml in {directory}",
             hint="`mdm-gitops init` makes a first repository",
         )
-    settings = load_settings(directory)
     bound = None if once else _bind(settings, host, port)
     run_until_stopped(Up(directory, settings, bound, as_json=as_json).run())
 
@@ -134,6 +135,7 @@ class Up:
             stop=self.stop,
             listener=Telling(self.directory, brief_first=True),
             approve_first=True,
+            among_several=self.bound is not None,
         )
         stack.push_async_callback(reconciler.aclose)
         run = await self._first(reconciler)
