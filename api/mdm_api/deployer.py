@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mdm_api.definitions import DefinitionsProvider
-from mdm_gitops.errors import Conflict, DefinitionError, PlanStale
-from mdm_gitops.model import Definitions
+from mdm_gitops.errors import Conflict, DefinitionError, PlanRefused, PlanStale
+from mdm_gitops.model import Definitions, Project
 from mdm_gitops.model.environments import in_environment
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.settings import Settings
@@ -22,12 +23,26 @@ from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.names import Schemas
 
 if TYPE_CHECKING:
+    from mdm_gitops.plan.plan import Plan
     from mdm_gitops.warehouse.apply import Applied, Patience
     from mdm_gitops.warehouse.planning import Inspect
 
 Document = dict[str, Any]
 T = TypeVar("T")
+_ATTEMPTS = 3
+_WRITER_LOCK_S = 60.0  # the operator may be at work; what it does is what is wanted here
 _LIMITS = SessionLimits(statement_timeout_s=0, idle_in_transaction_timeout_s=600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Entities, by folded names, that are deployed together or not at all; *access*: with permissions,
+    webhooks and the project. *created* are those of them that the warehouse did not have."""
+
+    entities: tuple[str, ...]
+    created: frozenset[str]
+    access: bool
+    allow: tuple[str, ...] = ()
 
 
 class Deployer(Protocol):
@@ -46,6 +61,14 @@ class Deployer(Protocol):
     async def apply_access(self, *, actor: str) -> None: ...
 
     async def check_access(self, definitions: Definitions) -> None: ...
+
+    async def check_together(self, definitions: Definitions, group: Group) -> Plan: ...
+
+    async def deploy_together(
+        self, definitions: Definitions, group: Group, *, actor: str
+    ) -> Document: ...
+
+    async def undo_together(self, group: Group, *, actor: str) -> None: ...
 
 
 class WarehouseDeployer:
@@ -188,6 +211,111 @@ class WarehouseDeployer:
             )
         refuse_blocked(plan)
 
+    # --- several entities at once -----------------------------------------------------------------
+
+    async def check_together(self, definitions: Definitions, group: Group) -> Plan:
+        """Return the plan for *group*.
+
+        Raises:
+            PlanRefused: it cannot be applied, or somebody has to allow more than *group* does. What
+                opens permissions and webhooks is allowed: whoever asks for them wants just that.
+        """
+        from mdm_gitops.warehouse.planning import make_plan
+
+        wanted = in_environment(definitions, self._settings.Environment)
+        async with self._connection() as conn:
+            plan = await make_plan(
+                conn,
+                wanted,
+                schemas=self._schemas,
+                target=_targets(group),
+                statement_timeout_s=self._settings.Apply.StatementTimeoutSeconds,
+                inspect=self._inspect(),
+            )
+        _refuse_unallowed(plan, wanted, group)
+        return plan
+
+    async def deploy_together(
+        self, definitions: Definitions, group: Group, *, actor: str
+    ) -> Document:
+        """Apply the plan for *group*; see ``check_together`` and ``apply_plan`` for errors."""
+        from mdm_gitops.warehouse.apply import apply_plan
+
+        wanted = in_environment(definitions, self._settings.Environment)
+        patience = replace(self._patience, writer_lock_s=_WRITER_LOCK_S)
+
+        async def run() -> Applied:
+            for attempt in range(_ATTEMPTS):
+                plan = await self.check_together(definitions, group)
+                try:
+                    async with self._connection() as conn:
+                        return await apply_plan(
+                            conn,
+                            wanted,
+                            plan,
+                            schemas=self._schemas,
+                            actor=actor,
+                            target=_targets(group),
+                            allowances=_allowances(group),
+                            approved=True,
+                            patience=patience,
+                            inspect=self._inspect(),
+                        )
+                except PlanStale:  # perhaps the operator was faster
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+            raise AssertionError("the loop returns or raises")
+
+        return _document("", await self._to_its_end(run()))
+
+    async def undo_together(self, group: Group, *, actor: str) -> None:
+        """Bring *group* back to what the definitions say by now, and leave nothing of what was made.
+
+        For a deployment that broke off after its tables were there.
+        """
+        from mdm_gitops.warehouse.apply import apply_plan
+        from mdm_gitops.warehouse.lifecycle import drop_archives
+        from mdm_gitops.warehouse.store import read_state
+
+        definitions = await self._usable_or_nothing()
+
+        async def run() -> None:
+            async with self._connection() as conn:
+                state = await read_state(conn, schemas=self._schemas)
+                there = [name for name in group.entities if name in state.entities]
+                if not there and not group.access:
+                    return
+                await apply_plan(
+                    conn,
+                    definitions,
+                    None,
+                    schemas=self._schemas,
+                    actor=actor,
+                    target=[*there, *_targets(replace(group, entities=()))],
+                    allowances=[Allowance(code="PRUNE_CAP", subject="*")],
+                    approved=True,
+                    patience=replace(self._patience, writer_lock_s=_WRITER_LOCK_S),
+                )
+                for name in group.created.intersection(there):
+                    await drop_archives(
+                        conn,
+                        entity=name,
+                        confirm=name,
+                        schemas=self._schemas,
+                        actor=actor,
+                        patience=self._patience,
+                    )
+
+        await self._to_its_end(run())
+
+    async def _usable_or_nothing(self) -> Definitions:
+        """Return the definitions; those of an empty repository are none."""
+        view = await self._definitions.current()
+        if view.definitions is None and not view.desired:
+            empty = Project(name="empty", api_version="mdm-gitops/v1")
+            return Definitions(project=empty)
+        return await self._usable()
+
     async def _usable(self) -> Definitions:
         """Return the definitions; a deployment needs all of them, and all of them right."""
         view = await self._definitions.current()
@@ -235,6 +363,37 @@ class WarehouseDeployer:
             statement_s=apply.StatementTimeoutSeconds,
             lock_retries=apply.LockRetries,
             batch_rows=apply.BackfillBatchRows,
+        )
+
+
+def _targets(group: Group) -> list[str]:
+    from mdm_gitops.plan.build import ACCESS
+
+    return [*group.entities, *([ACCESS] if group.access else [])]
+
+
+def _allowances(group: Group) -> tuple[Allowance, ...]:
+    return tuple(Allowance.parse(text) for text in group.allow)
+
+
+def _refuse_unallowed(plan: Plan, definitions: Definitions, group: Group) -> None:
+    from mdm_gitops.plan import changes
+    from mdm_gitops.plan.policy import refused_hazards
+    from mdm_gitops.warehouse.apply import refuse_blocked
+
+    opens = (changes.GrantPermission, changes.AddWebhook, changes.ChangeWebhook)
+    allowances = _allowances(group)
+    refuse_blocked(plan, allowances)
+    missing = [
+        each
+        for each in refused_hazards(plan, policy=definitions.project.policy, allowances=allowances)
+        if each.item is None or not isinstance(each.item.change, (*opens, changes.ChangeProject))
+    ]
+    if missing:
+        texts = " ".join(dict.fromkeys(str(each.allowance) for each in missing))
+        raise PlanRefused(
+            f"{len(missing)} of the changes need consent, the first: {missing[0].message}",
+            hint=f"review the package, then send allow={texts.replace(' ', ',')}",
         )
 
 

@@ -21,6 +21,7 @@ _TAGS: Final = (
     "Deployment",
     "Data",
     "Saved filters",
+    "Packages",
     "Audit and changes",
     "Access",
     "Signing in",

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from mdm_gitops.errors import Conflict, InputError
@@ -102,6 +102,8 @@ class WorkTree:
         """Write the files, and what Git's index says of them."""
         for path, data in files.items():
             _replace(self.repo / path, data)
+            if data is None:
+                self._without_empty_folders(path)
         lines = index_lines(self.repo, files)
         for _ in range(_ATTEMPTS):
             with suppress(InputError):  # a person's git holds the index for a moment
@@ -109,6 +111,14 @@ class WorkTree:
                 run_git(self.repo, "update-index", "--refresh", "-q", may_fail=True)
                 return
             time.sleep(0.05)
+
+    def _without_empty_folders(self, path: str) -> None:
+        """Git knows no folders: those that the last file left go with it."""
+        for folder in PurePosixPath(path).parents[:-1]:
+            try:
+                (self.repo / folder).rmdir()
+            except OSError:
+                return
 
     # --- what a crash leaves ---
 

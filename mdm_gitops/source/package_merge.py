@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from mdm_gitops.errors import Conflict, DefinitionError
-from mdm_gitops.model import Definitions
 from mdm_gitops.model.access import Permissions, Webhooks
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.project import Project
@@ -35,27 +34,26 @@ class MergeOptions:
     seeds: bool = False
 
 
-def merge_package(
-    files: Mapping[str, bytes],
-    package: Package,
-    definitions: Definitions,
-    options: MergeOptions,
-) -> Files:
-    """Return what to write into *files* so that they hold the package; *definitions* are its own.
+def merge_package(files: Mapping[str, bytes], package: Package, options: MergeOptions) -> Files:
+    """Return what to write into *files* so that they hold the package.
+
+    The package need not be whole: what it refers to may be there already. So whether the result is
+    sound is seen when all of it is read.
 
     Raises:
         Conflict: something is there and differs (``PACKAGE_CONFLICT``); all of it is named.
+        DefinitionError: a file of the package that has to be taken apart cannot be read.
     """
     merge = _Merge(files, package, options)
-    merge.project(definitions)
-    for entity in definitions.entities.values():
+    merge.project()
+    for entity in package.manifest.entities:
         merge.entity(entity.name)
-        if options.seeds and entity.folded in definitions.seeds:
+        if options.seeds:
             merge.seed(entity.name)
     if options.permissions:
-        merge.permissions(definitions)
+        merge.permissions()
     if options.webhooks:
-        merge.webhooks(definitions)
+        merge.webhooks()
     if merge.conflicts:
         named = ", ".join(merge.conflicts[:5])
         more = f" and {len(merge.conflicts) - 5} more" if len(merge.conflicts) > 5 else ""
@@ -76,37 +74,39 @@ class _Merge:
         self.written: dict[str, bytes | None] = {}
         self.conflicts: list[str] = []
 
-    def project(self, definitions: Definitions) -> None:
+    def project(self) -> None:
+        if _PROJECT not in self._package:
+            return
         if _PROJECT not in self._files:
             self.written[_PROJECT] = self._package[_PROJECT]
             return
         present = self._read(_PROJECT, Project, "project")
         known = {domain.name for domain in present.domains} if present else set()
-        used = {entity.domain for entity in definitions.entities.values()}
         data = self._files[_PROJECT]
-        for domain in definitions.project.domains:
-            if domain.name in used - known:
+        for domain in self._given(_PROJECT, Project, "project").domains:
+            if domain.name not in known:
                 data = append_item(data, "domains", domain)
         self.written[_PROJECT] = data
 
     def entity(self, name: str) -> None:
         there, given = path_of(self._files, name), path_of(self._package, name)
-        assert given is not None, "it was read from there"
+        assert given is not None, "the manifest was compared with the files"
         data = self._package[given]
         if there is None:
             self.written[given] = data
-        elif entity_at(self._files, there) != entity_at(self._package, given):
+        elif self._files[there] != data and not self._same(there, given):
             self._differs(f"entity {name}")
             self.written[there] = data
 
     def seed(self, name: str) -> None:
         there, given = seed_of(self._files, name), seed_of(self._package, name)
-        assert given is not None, "it was read from there"
+        if given is None:
+            return
         if there is not None and self._files[there] != self._package[given]:
             self._differs(f"seed of {name}")
         self.written[there or given] = self._package[given]
 
-    def permissions(self, definitions: Definitions) -> None:
+    def permissions(self) -> None:
         if _PERMISSIONS not in self._package:
             return
         present = self._read(_PERMISSIONS, Permissions, "permissions")
@@ -115,12 +115,12 @@ class _Merge:
             return
         known = {grant for item in present.permissions for grant in item.grants()}
         data = self._files[_PERMISSIONS]
-        for item in definitions.permissions.permissions:
+        for item in self._given(_PERMISSIONS, Permissions, "permissions").permissions:
             if not known.issuperset(item.grants()):
                 data = append_item(data, "permissions", item)
         self.written[_PERMISSIONS] = data
 
-    def webhooks(self, definitions: Definitions) -> None:
+    def webhooks(self) -> None:
         if _WEBHOOKS not in self._package:
             return
         present = self._read(_WEBHOOKS, Webhooks, "webhooks")
@@ -129,7 +129,7 @@ class _Merge:
             return
         numbers = {webhook.name: n for n, webhook in enumerate(present.webhooks)}
         data = self._files[_WEBHOOKS]
-        for webhook in definitions.webhooks.webhooks:
+        for webhook in self._given(_WEBHOOKS, Webhooks, "webhooks").webhooks:
             number = numbers.get(webhook.name)
             if number is None:
                 data = append_item(data, "webhooks", webhook)
@@ -138,9 +138,17 @@ class _Merge:
                 data = replace_item(data, "webhooks", number, webhook)
         self.written[_WEBHOOKS] = data
 
+    def _same(self, there: str, given: str) -> bool:
+        """Whether two files say the same of an entity, in whatever words."""
+        present = entity_at(self._files, there)
+        return present is not None and present == entity_at(self._package, given)
+
     def _differs(self, what: str) -> None:
         if not self._options.overwrite:
             self.conflicts.append(what)
+
+    def _given(self, path: str, model: type[Shape], schema: str) -> Shape:
+        return YamlDocument(path, self._package[path]).as_model(model, schema)
 
     def _read(self, path: str, model: type[Shape], schema: str) -> Shape | None:
         try:

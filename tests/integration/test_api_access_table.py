@@ -114,6 +114,8 @@ TABLE: dict[str, str] = {
     "GET /api/changes": ANY,
     "GET /api/v1/audit": ROOT,
     "GET /api/audit": ROOT,
+    "POST /api/v1/packages/export": ROOT,
+    "POST /api/v1/packages/deploy": ROOT,
     "GET /healthz": PUBLIC,
     "GET /readyz": PUBLIC,
     "GET /problems/{code}": PUBLIC,
@@ -208,7 +210,7 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
         name = "deal"
     definition = {**LEAF, "name": f"leaf{number}"}
     if path == E and method in ("POST", "PUT"):
-        name, body = "deal", {**LEAF, "name": "deal", "historyEnabled": True}
+        name, body = "deal", {"yaml": DEAL.decode()}
     if path == E and method == "DELETE":
         name = f"leaf{number}"
         await client.post("/api/v1/entity-create", json=definition, headers=root)
@@ -274,6 +276,10 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
         key = f"k{number}"
         await client.post("/api/v1/api-keys", json={"name": key}, headers=root)
         path = f"/api/v1/api-keys/{key}"
+    if operation.endswith("packages/deploy"):
+        asked = {"entityNames": ["deal"]}
+        package = await client.post("/api/v1/packages/export", json=asked, headers=root)
+        return method, path, {"files": {"file": ("p.zip", package.content)}}
     if operation.endswith("bulk-csv"):
         return method, path, {"content": b"code\nC9\n", "headers": {"Content-Type": "text/csv"}}
     if operation.endswith("bulk-xlsx"):

@@ -110,7 +110,7 @@ def whole() -> tuple[Package, Definitions]:
 
 
 def merged(files: Mapping[str, bytes], options: MergeOptions) -> dict[str, bytes]:
-    changes = merge_package(files, *whole(), options)
+    changes = merge_package(files, whole()[0], options)
     return {path: data for path, data in {**files, **changes}.items() if data is not None}
 
 
