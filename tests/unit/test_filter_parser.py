@@ -206,9 +206,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_hostile_text_is_refused_quickly(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         parse(text)
     except FilterError as error:
         assert len(str(error)) < 300
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5

@@ -105,7 +105,7 @@ def test_rows_come_back_and_each_value_is_found(rows: list[dict[str, Any]], pret
 def test_two_hundred_thousand_rows_are_read_and_located_quickly() -> None:
     rows = [{"code": f"c{n}", "name": "x", "n": n, "p": n / 8} for n in range(200_000)]
     data = json.dumps(rows).encode()
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(load_rows(data, "s.json")) == 200_000
     locate(data.decode(), (199_999, "p"), "s.json", key=False)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

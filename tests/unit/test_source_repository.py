@@ -421,6 +421,6 @@ def test_a_thousand_entities_are_read_within_seconds() -> None:
     files: dict[str, Any] = {"mdm.yaml": GOOD["mdm.yaml"]}
     for n in range(1000):
         files[f"entities/e{n}.yaml"] = f"name: e{n}\ndomain: sales\ncolumns:\n{columns}".encode()
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(read_tree(files).entities) == 1000
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5

@@ -95,19 +95,19 @@ def test_what_is_not_plain_yaml_is_refused_with_its_place(
 
 @pytest.mark.parametrize("bomb", [b"[" * 1_000_000, b"- " * 500_000, b"{a: " * 250_000])
 def test_a_million_brackets_end_at_once(bomb: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(DefinitionError, match="deeper than 32"):
         load_yaml(bomb, "f.yaml")
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
 
 
 def test_a_merge_bomb_ends_at_once() -> None:
     lines = ["a0: &a0 {k: v}"]
     lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 200)]
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(DefinitionError):
         load_yaml("\n".join(lines).encode(), "f.yaml")
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
 
 
 def test_findings_of_one_file_are_reported_together() -> None:

@@ -229,10 +229,10 @@ def test_numbers_keep_their_digits(number: Decimal | int) -> None:
 def test_numbers_of_any_length_are_no_bomb() -> None:
     digits = "9" * 131_072  # the longest that the database has
     for text in (digits, f"1.{digits}", "1e999999999", "-1E+999999999"):
-        started = time.monotonic()
+        started = time.process_time()
         body = body_of(_event('{"a": "1"}', f'{{"a": {text}}}'), shown=("a",))
         assert text.encode() in body and len(body) < 200_000
-        assert time.monotonic() - started < 1
+        assert time.process_time() - started < 1
 
 
 def test_a_number_is_not_its_text() -> None:
