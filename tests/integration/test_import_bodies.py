@@ -14,22 +14,21 @@ from psycopg import AsyncConnection
 
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connect
-from tests.support.importing import Importing, counts, deploy, good, reasons, refusal, served
+from tests.support.importing import Importing, counts, good, reasons, refusal, served
 
 pytestmark = pytest.mark.anyio
 HEAD = "code,Name,note\n"
 
 
 @pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await deploy(conn)
+async def conn(importing_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(importing_url, application_name="test") as conn:
         yield conn
 
 
 @pytest.fixture
-async def api(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Importing]:
-    async with served(database_url) as api:
+async def api(importing_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Importing]:
+    async with served(importing_url) as api:
         yield api
 
 
@@ -356,9 +355,9 @@ async def test_files_that_are_no_workbooks(api: Importing, conn: AsyncConnection
 # --- limits, and clients that leave ---------------------------------------------------------------
 
 
-async def test_a_body_has_a_limit(database_url: str, conn: AsyncConnection[Any]) -> None:
+async def test_a_body_has_a_limit(importing_url: str, conn: AsyncConnection[Any]) -> None:
     settings = Settings(RateLimit={"Enabled": False}, Data={"MaxImportBytes": 2_000})  # type: ignore[arg-type]
-    async with served(database_url, settings) as api:
+    async with served(importing_url, settings) as api:
         body = HEAD + "ZH1,a,b\n" * 300
         assert refusal(await api.csv("place", body)) == (413, "BODY_TOO_LARGE")
 
@@ -370,9 +369,9 @@ async def test_a_body_has_a_limit(database_url: str, conn: AsyncConnection[Any])
         assert await api.rows("place") == []
 
 
-async def test_a_client_that_falls_silent(database_url: str, conn: AsyncConnection[Any]) -> None:
+async def test_a_client_that_falls_silent(importing_url: str, conn: AsyncConnection[Any]) -> None:
     settings = Settings(RateLimit={"Enabled": False}, Data={"ImportIdleSeconds": 0.2})  # type: ignore[arg-type]
-    async with served(database_url, settings) as api:
+    async with served(importing_url, settings) as api:
 
         async def silent() -> AsyncIterator[bytes]:
             yield b"code,Name\nZH1,a\n"

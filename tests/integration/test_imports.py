@@ -13,7 +13,6 @@ from mdm_gitops.warehouse.connect import connect
 from tests.support.importing import (
     Importing,
     counts,
-    deploy,
     good,
     key_of,
     reasons,
@@ -27,15 +26,14 @@ COUNTRIES = [{"code": c, "name": n} for c, n in (("CH", "Schweiz"), ("FR", "Fran
 
 
 @pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await deploy(conn)
+async def conn(importing_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(importing_url, application_name="test") as conn:
         yield conn
 
 
 @pytest.fixture
-async def api(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Importing]:
-    async with served(database_url) as api:
+async def api(importing_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Importing]:
+    async with served(importing_url) as api:
         good(await api.json("country", COUNTRIES))
         yield api
 
