@@ -38,7 +38,6 @@ from mdm_operator.judge import Rules, Verdict, verdict_of
 from mdm_operator.state import Outcome
 
 _PRUNE_CAP: Final = Allowance(code=RefusalCode.PRUNE_CAP.value, subject="*")
-_WAITS: Final = frozenset({Outcome.BLOCKED, Outcome.APPROVAL_PENDING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +74,23 @@ class Deciding:
         plan = await self._plan(definitions)
         if plan.changes or plan.drift or plan.refusals:
             self.planned(plan, definitions)
+        kept: Found | None = None
+        if self._obstacle(definitions, plan, rules) and _is_altered(plan):
+            # First, so that what a person is shown does not hold what needs nobody.
+            kept = await self.keep(_in_sync(plan), deployed, rules)
+            plan = await self._plan(definitions)
+        found = await self._decide(definitions, plan, rules, deployed, is_first=is_first)
+        return replace(found, healed=kept.healed) if kept else found
+
+    async def _decide(
+        self,
+        definitions: Definitions,
+        plan: Plan,
+        rules: Rules,
+        deployed: StoreState,
+        *,
+        is_first: bool,
+    ) -> Found:
         if plan.is_empty and not plan.is_blocked:
             await end_plans(self.conn, schemas=schemas_of(self.settings))
             return _in_sync(plan)
@@ -96,9 +112,7 @@ class Deciding:
             case Verdict.APPLY:
                 found = await self._apply(definitions, plan, rules)
         if found.outcome is Outcome.APPROVAL_PENDING:
-            found = await self._wait(definitions, plan, found, deployed)
-        if found.outcome in _WAITS:
-            return await self.keep(found, deployed, rules)
+            return await self._wait(definitions, plan, found, deployed)
         return found
 
     async def keep(self, found: Found, deployed: StoreState, rules: Rules) -> Found:
@@ -150,6 +164,24 @@ class Deciding:
         if not tuple(target):
             await end_plans(self.conn, schemas=schemas_of(self.settings))
         return _applied(applied)
+
+    def _obstacle(
+        self, definitions: Definitions, plan: Plan, rules: Rules, *, approved: bool = False
+    ) -> Found | None:
+        """Return how it ends where *plan* must not go in as it is."""
+        allowances = rules.allowances(definitions)
+        try:
+            refuse_blocked(plan, allowances)
+        except PlanRefused as error:
+            allowable = all(refusal.code.allowable for refusal in plan.refusals)
+            outcome = Outcome.APPROVAL_PENDING if allowable else Outcome.BLOCKED
+            return _waiting(outcome, plan, error)
+        try:
+            if not approved:
+                refuse_hazards(plan, definitions, allowances)
+        except PlanRefused as error:
+            return _waiting(Outcome.APPROVAL_PENDING, plan, error)
+        return None
 
     async def _apply_approved(
         self, definitions: Definitions, plan: Plan, approved: WaitingPlan, rules: Rules
@@ -258,6 +290,11 @@ class Deciding:
             tell=self.tell,
             inspect=inspector(self.settings, effects=False),
         )
+
+
+def _is_altered(plan: Plan) -> bool:
+    """Whether somebody has changed by hand what is ours."""
+    return any(item.kind is not DriftKind.STRANGE for item in plan.drift)
 
 
 def _in_heal(deployed: StoreState, rules: Rules) -> int:
