@@ -9,10 +9,11 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from mdm_api import bodies, schemas
+from mdm_api import bodies, paging, schemas
 from mdm_api.call import Call, json_response
 from mdm_api.catalog import explain_absence
 from mdm_api.operations import JSON, Access, Answer, Body, Kind, Operation, Parameter
+from mdm_api.writes import VALUE_ERRORS
 from mdm_gitops.data.approvals import MAX_IDS, Selection, Tally
 from mdm_gitops.data.asking import Asking, readable_entity
 from mdm_gitops.data.claims import no_such_proposal
@@ -228,22 +229,8 @@ _OUTCOME: Final = {
     )
 }
 _ETAG: Final = {"ETag": 'The version of the approved row, `"v<_sys_version>"`.'}
-_SKIP: Final = Parameter(
-    name="skip",
-    description="Items to pass over.",
-    kind=Kind.NUMBER,
-    default=0,
-    minimum=0,
-    maximum=MAX_SKIP,
-)
-_TAKE: Final = Parameter(
-    name="take",
-    description="Items to answer.",
-    kind=Kind.NUMBER,
-    default=DEFAULT_TAKE,
-    minimum=1,
-    maximum=MAX_TAKE,
-)
+_SKIP: Final = paging.skip("Items", most=MAX_SKIP)
+_TAKE: Final = paging.take("Items", default=DEFAULT_TAKE, most=MAX_TAKE)
 _SIGNED_IN: Final[dict[str, Any]] = {
     "tag": "Approvals",
     "access": Access.SIGNED_IN,
@@ -345,15 +332,7 @@ operations = (
             "APPROVAL_SAME_AUTHOR",
             "APPROVAL_STALE",
             "APPROVAL_REFERENCE_PENDING",
-            "ENTITY_VALIDATION_REQUIRED_FIELD",
-            "ENTITY_VALIDATION_TYPE",
-            "ENTITY_VALIDATION_PATTERN",
-            "ENTITY_VALIDATION_ALLOWED_VALUE",
-            "ENTITY_VALIDATION_RANGE",
-            "ENTITY_VALIDATION_LENGTH",
-            "ENTITY_VALIDATION_REFERENCE",
-            "ENTITY_VALIDATION_UNIQUE",
-            "ROW_KEY_DELETED",
+            *VALUE_ERRORS,
             "ROW_REFERENCED",
         ),
         **_SIGNED_IN,

@@ -7,10 +7,10 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from mdm_api import schemas
+from mdm_api import paging, schemas
 from mdm_api.call import Call
 from mdm_api.moments import SINCE, UNTIL, moment
-from mdm_api.operations import JSON, Access, Answer, Handler, Kind, Operation, Parameter
+from mdm_api.operations import JSON, Access, Answer, Handler, Operation, Parameter
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.audit import (
@@ -87,22 +87,8 @@ def _operation(path: str, handler: Handler) -> Operation:
             Parameter(name="recordId", description="Only this row: its `_sys_id`."),
             SINCE,
             UNTIL,
-            Parameter(
-                name="skip",
-                description="Entries to pass over.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-                maximum=MAX_SKIP,
-            ),
-            Parameter(
-                name="take",
-                description="Entries to answer.",
-                kind=Kind.NUMBER,
-                default=DEFAULT_TAKE,
-                minimum=1,
-                maximum=MAX_TAKE,
-            ),
+            paging.skip("Entries", most=MAX_SKIP),
+            paging.take("Entries", default=DEFAULT_TAKE, most=MAX_TAKE),
         ),
         answers={200: Answer(description="A page of entries.", schema=schemas.ref("AuditPage"))},
         errors=("REQUEST_INVALID", "QUERY_TIMEOUT"),

@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 from starlette.responses import Response
 
-from mdm_api import schemas
+from mdm_api import paging, schemas
 from mdm_api.call import Call
 from mdm_api.moments import SINCE, UNTIL, moment
 from mdm_api.operations import JSON, Access, Answer, Handler, Kind, Operation, Parameter
@@ -84,14 +84,7 @@ def _operation(path: str, handler: Handler) -> Operation:
                 minimum=0,
                 maximum=_LAST_ID,
             ),
-            Parameter(
-                name="take",
-                description="Entries to answer.",
-                kind=Kind.NUMBER,
-                default=DEFAULT_TAKE,
-                minimum=1,
-                maximum=MAX_TAKE,
-            ),
+            paging.take("Entries", default=DEFAULT_TAKE, most=MAX_TAKE),
         ),
         answers={200: Answer(description="A page of entries.", schema=schemas.ref("ChangesPage"))},
         errors=(

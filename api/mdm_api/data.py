@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from mdm_api import schemas
+from mdm_api import paging, schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.moments import moment
@@ -167,22 +167,8 @@ operations = (
                 " definition's `sortColumns`. Nulls come last ascending and first descending.",
                 example="name,-code",
             ),
-            Parameter(
-                name="skip",
-                description="Rows to pass over.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-                maximum=MAX_SKIP,
-            ),
-            Parameter(
-                name="take",
-                description="Rows to answer.",
-                kind=Kind.NUMBER,
-                default=DEFAULT_TAKE,
-                minimum=1,
-                maximum=MAX_TAKE,
-            ),
+            paging.skip("Rows", most=MAX_SKIP),
+            paging.take("Rows", default=DEFAULT_TAKE, most=MAX_TAKE),
             Parameter(
                 name="after",
                 description="`nextAfter` of the page before, with the same filter, state, sort and"

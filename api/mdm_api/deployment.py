@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from mdm_api import bodies, schemas
+from mdm_api import bodies, paging, schemas
 from mdm_api.call import Call, json_response
 from mdm_api.catalog import find, load_catalog, require
-from mdm_api.operations import JSON, Access, Answer, Body, Kind, Operation, Parameter
+from mdm_api.operations import JSON, Access, Answer, Body, Operation
 from mdm_gitops.access.catalog import Catalog, CatalogEntry
 from mdm_gitops.errors import Conflict, InputError
 from mdm_gitops.model import Action, fold
@@ -221,22 +221,8 @@ operations = (
         access=Access.SIGNED_IN,
         path_parameters=_PATH,
         parameters=(
-            Parameter(
-                name="skip",
-                description="Deployments to pass over.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-                maximum=2**31 - 1,
-            ),
-            Parameter(
-                name="take",
-                description="Deployments to answer.",
-                kind=Kind.NUMBER,
-                default=100,
-                minimum=1,
-                maximum=1_000,
-            ),
+            paging.skip("Deployments", most=2**31 - 1),
+            paging.take("Deployments", default=100, most=1_000),
         ),
         answers={200: Answer(description="Newest first.", schema=schemas.ref("Deployments"))},
         errors=("REQUEST_INVALID", "ENTITY_NOT_FOUND"),

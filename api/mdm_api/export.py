@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from mdm_api import schemas
+from mdm_api import paging, schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.moments import moment
@@ -160,14 +160,7 @@ operations = (
                 " definition's `sortColumns`.",
                 example="name,-code",
             ),
-            Parameter(
-                name="skip",
-                description="Rows to pass over.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-                maximum=MAX_SKIP,
-            ),
+            paging.skip("Rows", most=MAX_SKIP),
             Parameter(
                 name="take",
                 description="Rows to export at most; all without it.",

@@ -11,6 +11,7 @@ from mdm_api import (
     changes,
     choices,
     data,
+    deliveries,
     deployment,
     entities,
     entity_writes,
@@ -58,5 +59,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *api_keys.operations,
     *permissions.operations,
     *webhooks.operations,
+    *deliveries.operations,
     *packages.operations,
 )

@@ -7,10 +7,10 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from mdm_api import schemas
+from mdm_api import paging, schemas
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
-from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
+from mdm_api.operations import Access, Answer, Operation
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
 from mdm_gitops.data.rows import parse_row_id
@@ -89,22 +89,8 @@ operations = (
         " seen by those whose row filter its own values pass; a row without such a version is as"
         " absent as one that is not there. `action` is what made the version.",
         parameters=(
-            Parameter(
-                name="skip",
-                description="Versions to pass over.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-                maximum=MAX_SKIP,
-            ),
-            Parameter(
-                name="take",
-                description="Versions to answer.",
-                kind=Kind.NUMBER,
-                default=DEFAULT_TAKE,
-                minimum=1,
-                maximum=MAX_TAKE,
-            ),
+            paging.skip("Versions", most=MAX_SKIP),
+            paging.take("Versions", default=DEFAULT_TAKE, most=MAX_TAKE),
         ),
         answers={200: Answer(description="Versions.", schema=schemas.ref("VersionPage"))},
         errors=(*_ERRORS, "ROW_NOT_FOUND"),

@@ -1,4 +1,4 @@
-"""``/api/v1/webhooks``: subscriptions as commits, and how their deliveries go.
+"""``/api/v1/webhooks``: subscriptions as commits, and how they go.
 
 What delivers is not imported here before somebody asks for it.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
 
 from pydantic import ValidationError
 from starlette.responses import Response
@@ -15,8 +14,8 @@ from starlette.responses import Response
 from mdm_api import bodies, schemas
 from mdm_api.call import Call, json_response
 from mdm_api.committing import commit_access
-from mdm_api.operations import JSON, YAML, Access, Answer, Body, Kind, Operation, Parameter
-from mdm_gitops.access import Tier
+from mdm_api.deliveries import DEFAULTS, ID, rules_for, subscription
+from mdm_api.operations import JSON, YAML, Answer, Body, Operation
 from mdm_gitops.errors import Conflict, InputError
 from mdm_gitops.model import Webhook
 from mdm_gitops.model.access import Webhooks
@@ -53,7 +52,7 @@ async def list_webhooks(call: Call) -> Response:
 
 
 async def get_webhook(call: Call) -> Response:
-    return json_response(_document(await _one(call)))
+    return json_response(_document(await subscription(call)))
 
 
 async def create_webhook(call: Call) -> Response:
@@ -80,7 +79,7 @@ async def create_webhook(call: Call) -> Response:
 
 
 async def update_webhook(call: Call) -> Response:
-    before = await _one(call)
+    before = await subscription(call)
     given = bodies.load_object(await call.body(), known=_MEMBERS)
     webhook = _webhook(call, {"name": before.webhook.name, **given})
 
@@ -100,7 +99,7 @@ async def update_webhook(call: Call) -> Response:
 
 
 async def delete_webhook(call: Call) -> Response:
-    name = (await _one(call)).webhook.name
+    name = (await subscription(call)).webhook.name
 
     def change(files: Mapping[str, bytes]) -> Files:
         number = _number_of(_webhooks_of(files), name)
@@ -122,7 +121,7 @@ async def export_webhooks(call: Call) -> Response:
 
 async def import_webhooks(call: Call) -> Response:
     text = await bodies.yaml_text(call)
-    rules = _rules(call)
+    rules = rules_for(call)
 
     def change(files: Mapping[str, bytes]) -> Files:
         for webhook in _webhooks_of({**files, PATH: text}):
@@ -133,128 +132,7 @@ async def import_webhooks(call: Call) -> Response:
     return json_response(_committed(done), status=202 if done.branch is not None else 200)
 
 
-async def test_webhook(call: Call) -> Response:
-    from mdm_gitops.deliver.admin import no_such_webhook
-    from mdm_gitops.deliver.subscriptions import read_subscriptions
-    from mdm_gitops.deliver.trial import try_once
-
-    overview = await _one(call)
-    found = await call.services.with_connection(
-        lambda conn: read_subscriptions(conn, schemas=call.services.schemas)
-    )
-    subscription = found.get(overview.webhook_id)
-    if subscription is None:
-        raise no_such_webhook()
-    # Without a connection of the pool: the receiver may take its time.
-    told = await try_once(subscription, rules=_rules(call))
-    return json_response(
-        {
-            "delivered": told.delivered,
-            "blocked": told.blocked,
-            "status": told.status or None,
-            "error": told.error or None,
-            "durationMs": round(told.seconds * 1000, 1),
-        }
-    )
-
-
-async def list_deliveries(call: Call) -> Response:
-    from mdm_gitops.deliver.admin import deliveries
-
-    overview = await _one(call)
-    take = call.parameters["take"]
-    found = await call.services.with_connection(
-        lambda conn: deliveries(
-            conn,
-            schemas=call.services.schemas,
-            webhook_id=overview.webhook_id,
-            state=call.parameters["state"],
-            after=call.parameters["after"],
-            take=take + 1,
-        )
-    )
-    items = [
-        {
-            "id": each.event_id,
-            "recordId": str(each.record_id),
-            "state": each.state,
-            "attempts": each.attempts,
-            "nextAttemptUtc": (
-                to_json_value(each.next_attempt_at) if each.state == "waiting" else None
-            ),
-            "lastAttemptUtc": each.last_attempt_at and to_json_value(each.last_attempt_at),
-            "lastStatus": each.last_status or None,
-            "lastError": each.last_error or None,
-        }
-        for each in found[:take]
-    ]
-    return json_response({"items": items, "hasMore": len(found) > take})
-
-
-async def replay_delivery(call: Call) -> Response:
-    from mdm_gitops.deliver.admin import replay
-
-    overview = await _one(call)
-    text = call.path("n")
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InputError("a delivery is named by the number of its change", parameter="n")
-    await call.services.with_connection(
-        lambda conn: replay(
-            conn,
-            schemas=call.services.schemas,
-            webhook_id=overview.webhook_id,
-            event_id=int(text),
-        )
-    )
-    return Response(status_code=202, headers={"Cache-Control": "no-store"})
-
-
-async def replay_webhook(call: Call) -> Response:
-    from mdm_gitops.deliver.admin import replay_after
-
-    overview = await _one(call)
-    given = bodies.load_object(await call.body(), known=("afterId",))
-    after = given.get("afterId")
-    if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after < 2**63:
-        raise InputError("afterId must be the number of a change", parameter="afterId")
-    position = await call.services.with_connection(
-        lambda conn: replay_after(
-            conn, schemas=call.services.schemas, webhook_id=overview.webhook_id, after=after
-        )
-    )
-    return json_response({"position": position}, status=202)
-
-
-async def rotate_secret(call: Call) -> Response:
-    from mdm_gitops.deliver.admin import OVERLAP_HOURS, new_secret
-
-    overview = await _one(call)
-    if overview.webhook.secret_ref:
-        raise Conflict(
-            "the secret of this webhook is where secretRef says",
-            hint="change it there",
-            code="WEBHOOK_SECRET_ELSEWHERE",
-        )
-    secret = await call.services.with_connection(
-        lambda conn: new_secret(conn, schemas=call.services.schemas, webhook_id=overview.webhook_id)
-    )
-    return json_response({"secret": secret, "previousValidHours": OVERLAP_HOURS})
-
-
 # --- around them ----------------------------------------------------------------------------------
-
-
-async def _one(call: Call) -> Overview:
-    from mdm_gitops.deliver.admin import no_such_webhook, overviews
-
-    try:
-        webhook_id = UUID(call.path("id"))
-    except ValueError:
-        raise no_such_webhook() from None
-    [found] = await call.services.with_connection(
-        lambda conn: overviews(conn, schemas=call.services.schemas, webhook_id=webhook_id)
-    )
-    return found
 
 
 async def _by_name(call: Call, name: str) -> Overview:
@@ -285,14 +163,8 @@ def _webhook(call: Call, given: Mapping[str, Any]) -> Webhook:
         first = error.errors()[0]
         at = ".".join(str(part) for part in first["loc"])
         raise InputError(f"{at}: {first['msg']}", parameter=at) from None
-    _refuse_target(_rules(call), webhook.url)
+    _refuse_target(rules_for(call), webhook.url)
     return webhook
-
-
-def _rules(call: Call) -> TargetRules:
-    from mdm_gitops.deliver.targets import rules_of
-
-    return rules_of(call.services.settings.Webhooks)
 
 
 def _refuse_target(rules: TargetRules, url: str) -> None:
@@ -353,7 +225,6 @@ def _committed(done: Committed) -> dict[str, Any]:
     return {"commit": done.commit, "branch": done.branch}
 
 
-_ID: Final = {"id": "Identifier of the subscription."}
 _BODY: Final = Body(description="The subscription.", schemas={JSON: schemas.ref("WebhookInput")})
 _WRITE_ERRORS: Final = (
     "REQUEST_INVALID",
@@ -368,11 +239,6 @@ _COMMITTED: Final = Answer(
     description="Pushed to a branch, in effect once it is merged.",
     schema=schemas.ref("CommitMade"),
 )
-_DEFAULTS: Final[dict[str, Any]] = {
-    "tag": "Webhooks",
-    "access": Access.GLOBAL_ADMIN,
-    "tier": Tier.ENTERPRISE,
-}
 
 
 def _one_webhook(description: str) -> Answer:
@@ -386,7 +252,7 @@ operations = (
         handler=list_webhooks,
         summary="List subscriptions",
         answers={200: Answer(description="All of them.", schema=schemas.ref("WebhookList"))},
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="POST",
@@ -398,7 +264,7 @@ operations = (
         " delivered from now on. Without `secretRef` a secret is made, which is shown here once.",
         answers={201: _one_webhook("The subscription."), 202: _COMMITTED},
         errors=(*_WRITE_ERRORS, "WEBHOOK_EXISTS"),
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="GET",
@@ -412,7 +278,7 @@ operations = (
                 media_type=YAML,
             )
         },
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="POST",
@@ -428,134 +294,42 @@ operations = (
             202: _COMMITTED,
         },
         errors=(*_WRITE_ERRORS, "MEDIA_TYPE_UNSUPPORTED"),
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="GET",
         path="/api/v1/webhooks/{id}",
         handler=get_webhook,
         summary="Read one subscription",
-        path_parameters=_ID,
+        path_parameters=ID,
         answers={200: _one_webhook("The subscription, and how it goes.")},
         errors=("NOT_FOUND",),
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="PUT",
         path="/api/v1/webhooks/{id}",
         handler=update_webhook,
         summary="Change a subscription",
-        path_parameters=_ID,
+        path_parameters=ID,
         body=_BODY,
         description="Replaces the subscription by the body. One that was disabled is switched on"
         " again. Another name makes another subscription, which begins now.",
         answers={200: _one_webhook("The subscription."), 202: _COMMITTED},
         errors=(*_WRITE_ERRORS, "NOT_FOUND", "WEBHOOK_EXISTS"),
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
     Operation(
         method="DELETE",
         path="/api/v1/webhooks/{id}",
         handler=delete_webhook,
         summary="Unsubscribe",
-        path_parameters=_ID,
+        path_parameters=ID,
         answers={
             200: Answer(description="Committed.", schema=schemas.ref("CommitMade")),
             202: _COMMITTED,
         },
         errors=(*_WRITE_ERRORS, "NOT_FOUND"),
-        **_DEFAULTS,
-    ),
-    Operation(
-        method="POST",
-        path="/api/v1/webhooks/{id}/test",
-        handler=test_webhook,
-        summary="Send one test delivery",
-        path_parameters=_ID,
-        description="Sends a made-up change now, once, and tells how it went.",
-        answers={200: Answer(description="How it went.", schema=schemas.ref("WebhookTrial"))},
-        errors=("NOT_FOUND",),
-        **_DEFAULTS,
-    ),
-    Operation(
-        method="GET",
-        path="/api/v1/webhooks/{id}/deliveries",
-        handler=list_deliveries,
-        summary="List what was not delivered",
-        path_parameters=_ID,
-        parameters=(
-            Parameter(
-                name="state",
-                description="Only these; all without it.",
-                choices=("waiting", "dead", "blocked"),
-            ),
-            Parameter(
-                name="after",
-                description="Only changes with a larger id.",
-                kind=Kind.NUMBER,
-                default=0,
-                minimum=0,
-            ),
-            Parameter(
-                name="take",
-                description="How many.",
-                kind=Kind.NUMBER,
-                default=100,
-                minimum=1,
-                maximum=500,
-            ),
-        ),
-        answers={200: Answer(description="By change.", schema=schemas.ref("DeliveryList"))},
-        errors=("NOT_FOUND",),
-        **_DEFAULTS,
-    ),
-    Operation(
-        method="POST",
-        path="/api/v1/webhooks/{id}/deliveries/{n}/replay",
-        handler=replay_delivery,
-        summary="Deliver one change again",
-        path_parameters={**_ID, "n": "`id` of the change in the change log."},
-        answers={202: Answer(description="It will be delivered.")},
-        errors=("NOT_FOUND", "REQUEST_INVALID"),
-        **_DEFAULTS,
-    ),
-    Operation(
-        method="POST",
-        path="/api/v1/webhooks/{id}/replay",
-        handler=replay_webhook,
-        summary="Deliver all changes again from a place of the change log",
-        path_parameters=_ID,
-        body=Body(
-            description="After which change.",
-            schemas={
-                JSON: {
-                    "type": "object",
-                    "required": ["afterId"],
-                    "properties": {"afterId": {"type": "integer", "minimum": 0}},
-                    "additionalProperties": False,
-                }
-            },
-        ),
-        answers={
-            202: Answer(
-                description="They will be delivered.",
-                schema={"type": "object", "properties": {"position": {"type": "integer"}}},
-            )
-        },
-        errors=("NOT_FOUND", "REQUEST_INVALID"),
-        **_DEFAULTS,
-    ),
-    Operation(
-        method="POST",
-        path="/api/v1/webhooks/{id}/secret",
-        handler=rotate_secret,
-        summary="Make a new secret",
-        path_parameters=_ID,
-        description="Shown once. For a day each delivery is signed with the new and the old one. A"
-        " subscription that came by Git without `secretRef` is signed with a secret that nobody has"
-        " seen (`signing` is `unseen`) until this is called.",
-        answers={200: Answer(description="The secret.", schema=schemas.ref("WebhookSecret"))},
-        errors=("NOT_FOUND", "WEBHOOK_SECRET_ELSEWHERE"),
-        **_DEFAULTS,
+        **DEFAULTS,
     ),
 )

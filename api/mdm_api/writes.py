@@ -160,7 +160,7 @@ _BODY: Final = Body(
     description="The row's own columns. System columns (`_sys_...`) are written by the service.",
     schemas={JSON: schemas.ref("RowInput")},
 )
-_VALIDATION: Final = (
+VALUE_ERRORS: Final = (
     "ENTITY_VALIDATION_REQUIRED_FIELD",
     "ENTITY_VALIDATION_TYPE",
     "ENTITY_VALIDATION_PATTERN",
@@ -169,9 +169,12 @@ _VALIDATION: Final = (
     "ENTITY_VALIDATION_LENGTH",
     "ENTITY_VALIDATION_REFERENCE",
     "ENTITY_VALIDATION_UNIQUE",
+    "ROW_KEY_DELETED",
+)
+_VALIDATION: Final = (
+    *VALUE_ERRORS,
     "ENTITY_VALIDATION_UNKNOWN_COLUMN",
     "ENTITY_VALIDATION_SYSTEM_COLUMN",
-    "ROW_KEY_DELETED",
 )
 _ERRORS: Final = (
     "REQUEST_INVALID",
