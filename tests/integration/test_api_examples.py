@@ -15,10 +15,13 @@ from mdm_api.app import create_app, folder_definitions
 from mdm_api.openapi import openapi_document
 from mdm_api.table import OPERATIONS
 from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.data.access_report import inspector
+from mdm_gitops.plan.access_report import Verdict
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.apply import apply_plan
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.planning import make_plan
 from tests.integration.test_api_basics import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
@@ -87,9 +90,13 @@ async def test_all_seeded_rows_can_be_walked_through(client: httpx2.AsyncClient)
         assert seen == len(seed.rows), name
 
 
-async def test_a_key_of_the_example_has_the_rights_that_its_file_gives(
+async def test_the_rights_of_the_example_are_those_that_its_files_give_and_expect(
     client: httpx2.AsyncClient, conn: AsyncConnection[Any]
 ) -> None:
+    inspect = inspector(Settings())
+    plan = await make_plan(conn, DEFINITIONS, schemas=Schemas(), inspect=inspect)
+    assert len(plan.access.tests) == 8
+    assert {each.verdict: each.message for each in plan.access.tests} == {Verdict.PASSED: ""}
     client.headers["X-API-Key"] = await add_key(conn, "price-import")
     summary = (await client.get(f"{API}/summary")).json()["items"]
     assert [(item["name"], item["actions"]) for item in summary] == [("product", ["read", "write"])]

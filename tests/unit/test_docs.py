@@ -19,6 +19,7 @@ import yaml
 from mdm_gitops.cli import main as program
 from mdm_gitops.model import ChangeClass, Entity, Permissions, Project, Webhooks
 from mdm_gitops.model.access import PermissionItem, Webhook
+from mdm_gitops.model.access_tests import AccessTest, AccessTests, Expectation
 from mdm_gitops.model.base import Definition
 from mdm_gitops.model.checks import check_entity
 from mdm_gitops.model.entity import (
@@ -62,18 +63,26 @@ PAGE_OF: dict[type[Definition], str] = {
     Project: LAYOUT_PAGE,
     Domain: LAYOUT_PAGE,
     Policy: LAYOUT_PAGE,
+    CommittedAllowance: LAYOUT_PAGE,
+    Reconcile: LAYOUT_PAGE,
+    ModeOverride: LAYOUT_PAGE,
+    SyncWindow: LAYOUT_PAGE,
     Environment: LAYOUT_PAGE,
     WebhookOverlay: LAYOUT_PAGE,
     Permissions: LAYOUT_PAGE,
     PermissionItem: LAYOUT_PAGE,
     Webhooks: LAYOUT_PAGE,
     Webhook: LAYOUT_PAGE,
+    AccessTests: LAYOUT_PAGE,
+    AccessTest: LAYOUT_PAGE,
+    Expectation: LAYOUT_PAGE,
 }
 # A YAML block whose first line is a comment with a path is a whole file of that kind.
 KIND_OF_FILE: dict[str, type[Definition]] = {
     "mdm.yaml": Project,
     "permissions.yaml": Permissions,
     "webhooks.yaml": Webhooks,
+    "access-tests.yaml": AccessTests,
 }
 FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
@@ -175,7 +184,7 @@ def yaml_blocks() -> list[tuple[str, str]]:
 def test_yaml_in_the_docs_is_accepted(place: str, body: str) -> None:
     document: Any = yaml.safe_load(body)
     first_line = body.partition("\n")[0]
-    file = re.fullmatch(r"# ([a-z_/]+\.yaml)", first_line)
+    file = re.fullmatch(r"# ([a-z_/-]+\.yaml)", first_line)
     if file is None:
         fragment = (
             document["columns"]

@@ -40,6 +40,7 @@ SCHEMA_OF = {
     "mdm.yaml": "project.json",
     "permissions.yaml": "permissions.json",
     "webhooks.yaml": "webhooks.json",
+    "access-tests.yaml": "access-tests.json",
 }
 
 
