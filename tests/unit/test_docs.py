@@ -36,7 +36,16 @@ from mdm_gitops.model.entity import (
     SortColumn,
     UniqueConstraint,
 )
-from mdm_gitops.model.project import Domain, Environment, Policy, WebhookOverlay
+from mdm_gitops.model.project import (
+    CommittedAllowance,
+    Domain,
+    Environment,
+    ModeOverride,
+    Policy,
+    Reconcile,
+    SyncWindow,
+    WebhookOverlay,
+)
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import HazardCode, RefusalCode
 from mdm_gitops.settings import setting_names
@@ -167,6 +176,7 @@ def test_each_shape_has_a_page() -> None:
 MODULES_OF_FILES = {
     "mdm_gitops.model.entity",
     "mdm_gitops.model.access",
+    "mdm_gitops.model.access_tests",
     "mdm_gitops.model.project",
 }
 
