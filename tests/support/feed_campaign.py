@@ -96,6 +96,7 @@ class Campaign:
     readers: int = 2
     seconds: float = 3.0
     kills_per_second: float = 0.0
+    pause_s: float = 0.01  # at most, of a reader who has found nothing new
     deployers: int = 0  # of subscriptions, which number changes inside of their transactions
 
     async def run(self) -> Outcome:
@@ -246,4 +247,4 @@ class Campaign:
                 if is_last:
                     await conn.close()
                     return seen
-                await asyncio.sleep(chance.random() * 0.01)
+                await asyncio.sleep(chance.random() * self.pause_s)
