@@ -35,6 +35,15 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reconcile": ("mdm_gitops.cli.reconcile_cmd:reconcile", "Tell the operator: now, stop, go on."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
     "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities on a server."),
+    "packages": ("mdm_gitops.cli.packages_cmd:packages", "Carry definitions between servers."),
+    "permissions": (
+        "mdm_gitops.cli.shared_yaml_cmd:permissions",
+        "Export and import all permissions of a server.",
+    ),
+    "webhooks": (
+        "mdm_gitops.cli.shared_yaml_cmd:webhooks",
+        "Export and import all webhooks of a server.",
+    ),
     "access": ("mdm_gitops.cli.access_cmd:access", "Say who may do what, and why."),
     "completion": ("mdm_gitops.cli.completion_cmd:completion", "Print shell completion."),
 }

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import click
 
+from mdm_gitops.cli._package import looks_like_archive
+
 ENVIRONMENT: Final = "Mdm__Environment"
 DATABASE_URL: Final = "Mdm__Database__Url"
 
@@ -44,6 +46,8 @@ def _folder_of(given: dict[str, Any]) -> Path:
     place = given.get("moved_to") or given.get("directory") or given.get("source") or Path()
     if not place.is_file():
         return Path(place)
+    if looks_like_archive(place):
+        return Path()
     from mdm_gitops.plan.saved import SavedPlan
 
     return SavedPlan.read(place).directory

@@ -1,27 +1,17 @@
-"""``mdm-gitops entities data export``: the rows of an entity on a running server, as a file.
-
-A file takes its name only when it is whole: until then it stands beside it as ``.part``.
-"""
+"""``mdm-gitops entities data export``: the rows of an entity on a running server, as a file."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote as in_path
 
 import click
 
 from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._receiving import copy, length_of, target_file
 from mdm_gitops.cli._remote import Remote, remote_options, transfer
-from mdm_gitops.errors import MdmError
-
-if TYPE_CHECKING:
-    import httpx2
 
 
 @click.command()
@@ -75,57 +65,11 @@ def export(
     remote = Remote(url=url, api_key=api_key)
     with (
         remote.opened("GET", path, query={**query, "format": format_, "asOfUtc": as_of}) as answer,
-        _target(None if to_stdout else file) as target,
-        transfer(f"receiving {entity}", total=_length(answer)) as received,
+        target_file(None if to_stdout else file) as target,
+        transfer(f"receiving {entity}", total=length_of(answer)) as received,
     ):
-        size = _copy(answer, target, received)
+        size = copy(answer, target, received)
     if as_json:
         echo_json({"entity": entity, "format": format_, "file": str(file), "bytes": size})
     elif not to_stdout:
         say(f"{file}: {size:,} bytes")
-
-
-def _length(answer: httpx2.Response) -> int | None:
-    text = answer.headers.get("Content-Length", "")
-    return int(text) if text.isdigit() else None
-
-
-def _copy(answer: httpx2.Response, target: IO[bytes], received: Callable[[int], None]) -> int:
-    import httpx2
-
-    size = 0
-    try:
-        for chunk in answer.iter_bytes():
-            target.write(chunk)
-            size += len(chunk)
-            received(len(chunk))
-    except httpx2.TransportError:
-        raise MdmError(
-            f"the export broke off after {size:,} bytes",
-            hint="what was received is not the whole; try again, the log of the server says why",
-            code="INTERRUPTED",
-        ) from None
-    return size
-
-
-@contextmanager
-def _target(file: Path | None) -> Iterator[IO[bytes]]:
-    """Yield what is written to; a *file* is there at the end of the block, and only then."""
-    if file is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    if file.exists() and not file.is_file():
-        with file.open("wb") as written:  # a pipe or a device, which keeps its place
-            yield written
-        return
-    part = file.with_name(file.name + ".part")
-    try:
-        with part.open("wb") as written:
-            yield written
-            written.flush()
-            os.fsync(written.fileno())
-        part.replace(file)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()

@@ -16,6 +16,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._output import json_option, say, wants_color
+from mdm_gitops.cli._package import folder_of, looks_like_archive, read_package_at
 
 if TYPE_CHECKING:
     from mdm_gitops.model import Definitions
@@ -87,9 +88,11 @@ def plan(
 ) -> None:
     """Show what `apply` would change in the warehouse of DIR (default: here).
 
-    Nothing is written, neither to the warehouse nor to the files. With --prove the exit code is 3
+    DIR may be a package, which is planned against the warehouse of the current folder. Nothing is written, neither to the warehouse nor to the files. With --prove the exit code is 3
     where the plan does not lead to what the definitions say.
     """
+    if looks_like_archive(directory) and (against is not None or out is not None):
+        raise click.UsageError("a package has no revisions, and `packages deploy` deploys it")
     if with_data and against is None:
         raise click.UsageError("--with-data goes with --against; without it rows are always asked")
     if target and against is not None:
@@ -134,7 +137,8 @@ async def make(
     from mdm_gitops.warehouse.script import build_script
 
     definitions = _definitions(directory, rev)
-    async with session(directory, application_name="mdm-gitops plan", read_only=True) as s:
+    folder = folder_of(directory)
+    async with session(folder, application_name="mdm-gitops plan", read_only=True) as s:
         made = await make_plan(
             s.conn, definitions, schemas=s.schemas, target=target, inspect=inspector(s.settings)
         )
@@ -143,7 +147,7 @@ async def make(
         if place is not None:
             from mdm_gitops.warehouse.proving import prove
 
-            async with _place(place, directory, s.settings, s.url) as where:
+            async with _place(place, folder, s.settings, s.url) as where:
                 proof = await prove(
                     made, definitions, live=s.conn, schemas=s.schemas, place=where, target=target
                 )
@@ -209,9 +213,11 @@ def _definitions(directory: Path, rev: str | None) -> Definitions:
     from mdm_gitops.settings import load_settings
     from mdm_gitops.source import read_folder, read_revision
 
-    settings = load_settings(directory)
+    settings = load_settings(folder_of(directory))
     reserved = reserved_schemas(settings)
-    if rev is None:
+    if looks_like_archive(directory):
+        found = read_package_at(directory, rev=rev, reserved_schemas=reserved)
+    elif rev is None:
         found = read_folder(directory, reserved_schemas=reserved)
     else:
         found = read_revision(directory, rev, reserved_schemas=reserved)

@@ -15,6 +15,7 @@ import click
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of, finding_document, show_finding
 from mdm_gitops.cli._output import echo_json, json_option, say, warn
+from mdm_gitops.cli._package import folder_of, looks_like_archive, read_package_at
 from mdm_gitops.errors import DefinitionError, Finding
 from mdm_gitops.model.repository import Definitions
 from mdm_gitops.settings import load_settings
@@ -43,18 +44,18 @@ _SINGULAR = {
 def validate(
     ctx: click.Context, directory: Path, rev: str | None, live: bool, as_json: bool
 ) -> None:
-    """Check all definitions of the folder DIR (default: here).
+    """Check all definitions of the folder or package DIR (default: here).
 
     Prints each finding as path:line:column: message, and exits with 1 if there is one. Tests of
     access are judged as far as permissions alone decide them; --live asks the warehouse for the
     rest, under the permissions of DIR.
     """
     try:
-        definitions = read_revision(directory, rev) if rev else read_folder(directory)
+        definitions = _read(directory, rev)
     except DefinitionError as exc:
         _show_findings(exc.findings, directory, as_json=as_json)
         ctx.exit(1)
-    results, warnings = _access_tests(directory, definitions, live=live)
+    results, warnings = _access_tests(folder_of(directory), definitions, live=live)
     failed = tuple(_finding(each, definitions) for each in results if each.verdict == "failed")
     if as_json:
         echo_json(
@@ -72,6 +73,12 @@ def validate(
             _show_findings(failed, directory, as_json=False)
     if failed:
         ctx.exit(1)
+
+
+def _read(place: Path, rev: str | None) -> Definitions:
+    if looks_like_archive(place):
+        return read_package_at(place, rev=rev)
+    return read_revision(place, rev) if rev else read_folder(place)
 
 
 def _access_tests(

@@ -14,7 +14,6 @@ import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, Final, NoReturn
 
 from mdm_gitops.errors import MdmError
@@ -186,8 +185,3 @@ def _unreadable(message: str, *, reason: str = "damaged") -> MdmError:
 
 def _too_large(message: str, *, reason: str = "size") -> MdmError:
     return MdmError(f"the package is too large: {message}", code="PACKAGE_TOO_LARGE", reason=reason)
-
-
-def looks_like_archive(path: Path) -> bool:
-    """Whether *path* is a file that a command should read as a package."""
-    return path.suffix.lower() == ".zip" and path.is_file()

@@ -1,0 +1,66 @@
+"""Answers that become files: a file takes its name only when it is whole.
+
+Until then it stands beside it as ``.part``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mdm_gitops.errors import MdmError
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+def length_of(answer: httpx2.Response) -> int | None:
+    text = answer.headers.get("Content-Length", "")
+    return int(text) if text.isdigit() else None
+
+
+def copy(answer: httpx2.Response, target: IO[bytes], received: Callable[[int], None]) -> int:
+    """Write the body of *answer* to *target*; return how many bytes it had."""
+    import httpx2
+
+    size = 0
+    try:
+        for chunk in answer.iter_bytes():
+            target.write(chunk)
+            size += len(chunk)
+            received(len(chunk))
+    except httpx2.TransportError:
+        raise MdmError(
+            f"the export broke off after {size:,} bytes",
+            hint="what was received is not the whole; try again, the log of the server says why",
+            code="INTERRUPTED",
+        ) from None
+    return size
+
+
+@contextmanager
+def target_file(file: Path | None) -> Iterator[IO[bytes]]:
+    """Yield what is written to; a *file* is there at the end of the block, and only then."""
+    if file is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if file.exists() and not file.is_file():
+        with file.open("wb") as written:  # a pipe or a device, which keeps its place
+            yield written
+        return
+    part = file.with_name(file.name + ".part")
+    try:
+        with part.open("wb") as written:
+            yield written
+            written.flush()
+            os.fsync(written.fileno())
+        part.replace(file)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
