@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mdm_gitops.errors import InputError, NotFound
-from mdm_gitops.source.limits import MAX_JSON_BYTES
+from mdm_gitops.source.limits import MAX_JSON_BYTES, MAX_TREE_BYTES, MAX_YAML_BYTES
 from mdm_gitops.source.tree import (
     FOLDERS,
     LOOKALIKES,
@@ -152,11 +152,20 @@ class GitTree:
         wanted = [
             (entry.path, self._listing[entry.path][2])
             for entry in self.entries()
-            if not entry.problem and entry.size <= MAX_JSON_BYTES
+            if not entry.problem and entry.size <= _max_bytes(entry.path)
         ]
+        # One object may stand at any number of paths: small to send, large to read.
+        if sum(int(self._listing[path][3]) for path, _ in wanted) > MAX_TREE_BYTES:
+            raise InputError(
+                f"the definitions of {self.commit[:12]} are larger than anybody writes"
+            )
         ids = b"".join(blob + b"\n" for _, blob in wanted)
         answer = run_git(self.repo, "cat-file", "--batch", stdin=ids)
         return dict(_split_batch(answer, [path for path, _ in wanted]))
+
+
+def _max_bytes(path: str) -> int:
+    return MAX_JSON_BYTES if path.endswith(".json") else MAX_YAML_BYTES
 
 
 def _split_batch(answer: bytes, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:

@@ -6,6 +6,7 @@ from typing import Final
 
 MAX_YAML_BYTES: Final = 1024 * 1024
 MAX_JSON_BYTES: Final = 64 * 1024 * 1024
+MAX_TREE_BYTES: Final = 512 * 1024 * 1024  # of all files of a commit that are read
 MAX_DEPTH: Final = 32
 MAX_NODES: Final = 100_000
 MAX_FILES: Final = 20_000

@@ -402,6 +402,16 @@ class TestOrigins:
         with pytest.raises(InputError, match="more files than anybody writes"):
             read_tree(Origin(repo=developer.root).tree(commit))
 
+    def test_one_large_object_at_many_paths_is_not_read(self, developer: SmallRepository) -> None:
+        (developer.root / "seed" / "a.json").write_bytes(b" " * 60_000_000)
+        for name in "bcdefghij":
+            (developer.root / "seed" / f"{name}.json").hardlink_to(
+                developer.root / "seed" / "a.json"
+            )
+        commit = developer.commit()
+        with pytest.raises(InputError, match="larger than anybody writes"):
+            read_tree(Origin(repo=developer.root).tree(commit))
+
 
 def ssh_key(folder: Path, name: str) -> Path:
     key = folder / name
