@@ -26,7 +26,7 @@ class Judgement:
     needs_rows: bool = False
 
 
-def tester(test: AccessTest, *, admin_role: str, state: StoreState) -> Principal:
+def who_asks(test: AccessTest, *, admin_role: str, state: StoreState) -> Principal:
     """Return who asks in *test*; an API key is a Global Admin if it was made so."""
     named = principal_named(test.principal, groups=test.groups)
     is_admin = admin_role in test.roles
@@ -96,7 +96,7 @@ def judge_structure(definitions: Definitions, *, admin_role: str) -> tuple[TestR
     for test in definitions.access_tests.tests:
         entity = definitions.entity(test.entity)
         assert entity is not None, "checked when they were read"
-        principal = tester(test, admin_role=admin_role, state=state)
+        principal = who_asks(test, admin_role=admin_role, state=state)
         judged = judge(test, entity, rights_of(principal, entity, state))
         verdict = Verdict.UNCHECKED if judged.needs_rows else Verdict.PASSED
         if judged.failures:

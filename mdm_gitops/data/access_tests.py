@@ -13,7 +13,7 @@ from typing import Any, Final
 from psycopg import AsyncConnection, errors
 
 from mdm_gitops.access import rights_of
-from mdm_gitops.access.testing import judge, result_of, tester
+from mdm_gitops.access.testing import judge, result_of, who_asks
 from mdm_gitops.data.access_prospect import Prospect
 from mdm_gitops.data.asking import Asking, row_filter
 from mdm_gitops.data.row_json import RowState
@@ -47,7 +47,7 @@ async def run_test(conn: AsyncConnection[Any], test: AccessTest, prospect: Prosp
     """Judge *test* under the permissions that are asked for; *conn* is in a transaction."""
     definitions, after, name = prospect.definitions, prospect.after, fold(test.entity)
     definition = prospect.definition(name)
-    principal = tester(test, admin_role=prospect.admin_role, state=after)
+    principal = who_asks(test, admin_role=prospect.admin_role, state=after)
     judged = judge(test, definition, rights_of(principal, definition, after))
     if judged.failures:
         return result_of(test, definitions, Verdict.FAILED, *judged.failures)
