@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 
+from mdm_api.operations import YAML
 from mdm_api.table import OPERATIONS
 from tests.integration.test_api_access_table import (
     _AUTHORS,
@@ -72,6 +73,50 @@ def hostile(given: Any) -> dict[str, bytes]:
             made[f"{name} in a list"] = b"[" + value + b"]"
             made[f"{name} as a row"] = b'[{"code": ' + value + b"}]"
     return made
+
+
+_READ_YAML = [
+    f"{each.method} {each.path}"
+    for each in OPERATIONS
+    if each.body is not None and YAML in each.body.schemas
+]
+_MERGES = b"".join(
+    b"m%d: &m%d {<<: [%s]}\n" % (n, n, b", ".join([b"*m%d" % (n - 1)] * 9)) for n in range(1, 999)
+)
+FILES = {
+    "merge bomb": b"m0: &m0 {a: 1}\n" + _MERGES,
+    "laughing": b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b]\n",
+    "100,000 brackets": b"[" * 100_000,
+    "100,000 dashes": b"- " * 100_000,
+    "100,000 maps": b"{a: " * 100_000,
+    "an anchor": b"name: &x y\ncopy: *x\n",
+    "a Python object": b"!!python/object/apply:os.system [true]\n",
+    "a tag of its own": b"name: !secret x\n",
+    "the same key twice": b"name: a\nname: b\n",
+    "two documents": b"name: a\n---\nname: b\n",
+    "not UTF-8": b"name: \xff\xfe\n",
+    "a raw NUL": b"name: a\x00b\n",
+    "a word that was a truth value": b"no\n",
+    "nothing": b"",
+}
+
+
+async def test_no_yaml_breaks_anything(client: Client, conn: AsyncConnection[Any]) -> None:
+    _AUTHORS["conn"] = conn
+    headers = {"X-API-Key": KEY, "Content-Type": YAML}
+    assert len(_READ_YAML) >= 3 and len(FILES) >= 12
+    answers = {}
+    for operation in sorted(_READ_YAML):
+        method, path, _ = await request_for(client, operation)
+        for name, content in FILES.items():
+            answer = await client.request(method, path, headers=headers, content=content)
+            answers[operation, name] = answer.status_code
+    assert {each: code for each, code in answers.items() if not 400 <= code < 500} == {}
+    # The worker is as it was before.
+    right = b"name: t\ndomain: d\ncolumns: [{name: code, dataType: string}]\n"
+    path = "/api/v1/entities/parse-yaml"
+    answer = await client.post(path, headers=headers, content=right)
+    assert answer.status_code == 200, answer.text
 
 
 async def test_no_body_breaks_anything(client: Client, conn: AsyncConnection[Any]) -> None:
