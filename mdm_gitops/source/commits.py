@@ -220,9 +220,16 @@ class CommitWriter:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with (self._place.lock_folder / _LOCK).open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with writing_alone(self._place.lock_folder):
             yield
+
+
+@contextmanager
+def writing_alone(folder: Path) -> Iterator[None]:
+    """Wait until nobody else writes to the repository whose own folder *folder* is."""
+    with (folder / _LOCK).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def index_lines(repo: Path, files: Files, *, subpath: str = "") -> bytes:

@@ -16,7 +16,7 @@ from typing import Final
 
 from mdm_gitops.errors import Conflict, InputError
 from mdm_gitops.model.checks import DEFAULT_RESERVED_SCHEMAS
-from mdm_gitops.source.commits import Author
+from mdm_gitops.source.commits import Author, writing_alone
 from mdm_gitops.source.git import DIRTY, ask_git, commit_of, head_of, resolve_revision, run_git
 from mdm_gitops.source.repository import read_revision
 
@@ -82,7 +82,8 @@ def bring_in(root: Path, revert: Revert) -> None:
     """
     if revert.commit is None:
         return
-    merged = ask_git(root, "merge", "--quiet", *_ONLY_FORWARD, revert.commit)
+    with writing_alone(Path(_one_line(root, "rev-parse", "--absolute-git-dir"))):
+        merged = ask_git(root, "merge", "--quiet", *_ONLY_FORWARD, revert.commit)
     if merged.returncode == 0 and head_of(root) == revert.commit:
         return
     raise Conflict(

@@ -13,11 +13,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from mdm_api.app import folder_definitions
+from mdm_api.deployer import WarehouseDeployer
 from mdm_gitops.cli._environment import enter, url_of
 from mdm_gitops.errors import DefinitionError, InputError
 from mdm_gitops.model.environments import in_environment, without_overlays
 from mdm_gitops.model.project import ReconcileMode
-from mdm_gitops.settings import load_settings
+from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.source import read_tree
 from tests.conftest import DatabaseMaker
 from tests.support.scenario import column, entity, tree, webhook
@@ -140,7 +142,24 @@ def test_the_address_comes_from_the_variable_that_is_named(
     assert url_of(tmp_path / "nothing-here", "production") is None
 
 
-# --- commands ---
+# --- programs ---
+
+
+@pytest.mark.anyio
+async def test_what_the_api_puts_into_effect_has_the_overlays(
+    database_url: str, tmp_path: Path
+) -> None:
+    write(tmp_path, entity("item"))
+    settings = Settings(Environment="production")
+    deployer = WarehouseDeployer(
+        url=database_url, settings=settings, definitions=folder_definitions(tmp_path, settings)
+    )
+    await deployer.apply_access(actor="user:test")
+    with psycopg.connect(database_url) as conn:
+        found = conn.execute("SELECT definition->>'url' FROM mdm.webhook WHERE name = 'erp'")
+        assert found.fetchone() == ("https://erp.example.com/hook",)
+    written = (tmp_path / "webhooks.yaml").read_text()
+    assert "erp.example.com" not in written
 
 
 def test_each_command_goes_by_its_environment(tmp_path: Path, make_database: DatabaseMaker) -> None:
