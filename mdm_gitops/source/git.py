@@ -31,7 +31,7 @@ from mdm_gitops.source.tree import (
 
 DIRTY: Final = "+dirty"
 _TIMEOUT_SECONDS: Final = 60
-_MAX_LISTING_BYTES: Final = 16 * 1024 * 1024
+_MAX_LISTING_BYTES: Final = 8 * 1024 * 1024
 _OPTIONS: Final = (
     "--no-optional-locks",
     "--no-replace-objects",

@@ -249,7 +249,7 @@ _HINTS: Final[Sequence[tuple[tuple[str, ...], str]]] = (
         "check the address and the network; it is tried again",
     ),
     (
-        ("ssl certificate", "certificate problem"),
+        ("ssl certificate", "certificate problem", "certificate verif"),
         "Mdm__Source__CaFile names the authority to trust",
     ),
     (("fsck", "unpack-objects", "index-pack"), "an object of the repository is not sound"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -380,37 +381,130 @@ class TestOrigins:
         blob = git(developer.root, "rev-parse", "HEAD:mdm.yaml")
         kind, made = "100644 blob", blob
         for _ in range(10):
-            lines = "".join(f"{kind} {made}\tf{n}\n" for n in range(10))
-            made = subprocess.run(
-                ("git", "mktree"),
-                input=lines,
-                cwd=developer.root,
-                check=True,
-                capture_output=True,
-                text=True,
-            ).stdout.strip()
+            made = tree(developer, "".join(f"{kind} {made}\tf{n}\n" for n in range(10)))
             kind = "040000 tree"
-        top = subprocess.run(
-            ("git", "mktree"),
-            input=f"040000 tree {made}\tentities\n100644 blob {blob}\tmdm.yaml\n",
-            cwd=developer.root,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
+        top = tree(developer, f"040000 tree {made}\tentities\n100644 blob {blob}\tmdm.yaml\n")
         commit = git(developer.root, "commit-tree", top, "-m", "bomb")
         with pytest.raises(InputError, match="more files than anybody writes"):
             read_tree(Origin(repo=developer.root).tree(commit))
 
     def test_one_large_object_at_many_paths_is_not_read(self, developer: SmallRepository) -> None:
-        (developer.root / "seed" / "a.json").write_bytes(b" " * 60_000_000)
-        for name in "bcdefghij":
-            (developer.root / "seed" / f"{name}.json").hardlink_to(
-                developer.root / "seed" / "a.json"
-            )
-        commit = developer.commit()
+        (developer.root / "large").write_bytes(b" " * 60_000_000)
+        blob = git(developer.root, "hash-object", "-w", "large")
+        seeds = tree(developer, "".join(f"100644 blob {blob}\tf{n}.json\n" for n in range(10)))
+        project = git(developer.root, "rev-parse", "HEAD:mdm.yaml")
+        top = tree(developer, f"040000 tree {seeds}\tseed\n100644 blob {project}\tmdm.yaml\n")
+        commit = git(developer.root, "commit-tree", top, "-m", "bomb")
         with pytest.raises(InputError, match="larger than anybody writes"):
             read_tree(Origin(repo=developer.root).tree(commit))
+
+
+def tree(developer: SmallRepository, lines: str) -> str:
+    done = subprocess.run(
+        ("git", "mktree"),
+        input=lines,
+        cwd=developer.root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+class GitHost(BaseHTTPRequestHandler):
+    """A real git host: ``git http-backend`` behind a password."""
+
+    root: ClassVar[Path]
+
+    def do_GET(self) -> None:
+        self._serve(b"")
+
+    def do_POST(self) -> None:
+        self._serve(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _serve(self, body: bytes) -> None:
+        expected = "Basic " + base64.b64encode(f"bot:{SECRET}".encode()).decode()
+        if self.headers.get("Authorization") != expected:
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        path, _, query = self.path.partition("?")
+        done = subprocess.run(
+            ("git", "http-backend"),
+            input=body,
+            check=True,
+            capture_output=True,
+            env={
+                **os.environ,
+                "GIT_PROJECT_ROOT": str(self.root),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "REQUEST_METHOD": self.command,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                "REMOTE_USER": "bot",
+            },
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        self.send_response(200)
+        for line in head.decode().split("\r\n"):
+            name, _, value = line.partition(": ")
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def git_host(root: Path, certificate: Path, key: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Host", (GitHost,), {"root": root}))
+    server.daemon_threads = True
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"https://localhost:{server.server_address[1]}/remote.git"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class TestHttps:
+    def test_a_host_with_a_certificate_of_its_own_and_a_password(
+        self, tmp_path: Path, bare: Path, mirror: Path
+    ) -> None:
+        certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+        subprocess.run(
+            (
+                *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+                *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+                *("-addext", "subjectAltName=DNS:localhost"),
+                *("-keyout", str(key), "-out", str(certificate)),
+            ),
+            check=True,
+            capture_output=True,
+        )
+        right = Credentials(username="bot", password=SECRET, ca_file=certificate)
+        with git_host(tmp_path, certificate, key) as url:
+            head = git(bare, "rev-parse", "main")
+            assert fetch(Remote(url=url, branch="main", credentials=right), into=mirror) == head
+            for wrong in (
+                Credentials(username="bot", password=SECRET),  # nobody vouches for the host
+                Credentials(username="bot", password="another", ca_file=certificate),
+                Credentials(ca_file=certificate),
+            ):
+                with pytest.raises(SourceError) as caught:
+                    fetch(Remote(url=url, branch="main", credentials=wrong), into=mirror)
+                assert caught.value.hint
+                assert SECRET not in str(caught.value)
 
 
 def ssh_key(folder: Path, name: str) -> Path:
