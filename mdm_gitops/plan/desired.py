@@ -18,6 +18,7 @@ from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan.physical import PhysicalEntity, Targets, physical_entity, reference_targets
 
 EDIT_LAYOUT: Final = "edit tables have indexes"
+HISTORY_LAYOUT: Final = "history tables have indexes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,11 @@ class DesiredEntity:
 
     @cached_property
     def desired_hash(self) -> str:
-        if not self.targets and not self.entity.approval_required:
+        layouts = [EDIT_LAYOUT] if self.entity.approval_required else []
+        layouts += [HISTORY_LAYOUT] if self.entity.history_enabled else []
+        if not self.targets and not layouts:
             return self.entity.content_hash()
-        resolved: list[object] = [self.entity.content_hash(), dict(self.targets)]
-        if self.entity.approval_required:
-            resolved.append(EDIT_LAYOUT)
+        resolved = [self.entity.content_hash(), dict(self.targets), *layouts]
         return hashlib.sha256(canonical_json(resolved).encode()).hexdigest()
 
     @cached_property

@@ -279,8 +279,9 @@ def satellite(main: Table, role: Role) -> Table:
     """Return the edit or history table beside *main*: the same columns without their rules.
 
     A pending row is a proposal and a closed version is the past; both may break today's rules,
-    which are checked when a row enters the approved table. Proposals are looked up by what must be
-    unique and by what rows refer to, and taken by batches: for that they have indexes.
+    which are checked when a row enters the approved table. Both are looked up as approved rows are, and
+    lists of the past are read in their order: so they have indexes over the same columns. Proposals are
+    taken by batches, too.
     """
     name = table_name(main.name, role)
     user_columns = (
@@ -294,15 +295,16 @@ def satellite(main: Table, role: Role) -> Table:
         columns=_columns(role, user_columns),
         primary_key=_PRIMARY_KEY[role],
         primary_key_name=primary_key_name(name),
-        indexes=tuple(_edit_indexes(name, main)) if role is Role.EDIT else (),
+        indexes=tuple(_satellite_indexes(name, main, role)),
     )
 
 
-def _edit_indexes(name: str, main: Table) -> Iterator[Index]:
+def _satellite_indexes(name: str, main: Table, role: Role) -> Iterator[Index]:
     for item in main.indexes:
         suffix = _PLAIN_KIND.sub("ix", item.suffix)
         yield index(name, suffix, item.columns, unique=False)
-    yield index(name, index_suffix("ix", _BATCH[0]), _BATCH, unique=False)
+    if role is Role.EDIT:
+        yield index(name, index_suffix("ix", _BATCH[0]), _BATCH, unique=False)
 
 
 def _main_table(entity: Entity, targets: Targets) -> Table:

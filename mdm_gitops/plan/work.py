@@ -65,7 +65,7 @@ def expected_tables(record: RecordedEntity) -> dict[str, Table]:
     for role, item in record.satellites.items():
         table = with_table_name(satellite(base.main, role), item.physical)
         if item.archived or deployed.desired_hash != record.desired_hash:
-            table = replace(table, indexes=())  # or deployed before proposals had indexes
+            table = replace(table, indexes=())  # or deployed before such tables had indexes
         tables[item.physical] = table
     return tables
 

@@ -190,7 +190,7 @@ OURS = {
     "history table": Case(
         by_hand="DROP TABLE mdm_data.item__history",
         shown=((MISSING, "table item__history", DROPPED),),
-        kinds=("add-satellite",),
+        kinds=("add-index", "add-satellite"),
     ),
     "edit table": Case(
         by_hand="DROP TABLE mdm_data.item__edit",

@@ -1,14 +1,18 @@
-"""The indexes of edit tables: they come and go with approval, and older deployments get them."""
+"""The indexes of edit and history tables: they come and go with approval and history, and older
+deployments get them."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
 from psycopg import AsyncConnection
 
 from mdm_gitops.model import Definitions
+from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan.changes import AddIndex
+from mdm_gitops.plan.physical import reference_targets
 from tests.support import warehouses as on
 from tests.support.scenario import column, definitions, entity
 
@@ -120,3 +124,63 @@ async def test_one_that_was_dropped_by_hand_is_drift_and_is_built_again(conn: An
     assert [item.object for item in plan.drift] == [f"index {BATCHES}"]
     await on.apply(conn, items())
     assert BATCHES in await indexes(conn)
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+HISTORY = {"approvalRequired": False, "historyEnabled": True}
+VERSIONS = {"item__history__ix_code", "item__history__ix_b", "item__history__ix_c"}
+
+
+async def keep_version(conn: AsyncConnection[Any]) -> None:
+    await conn.execute(
+        "INSERT INTO mdm_data.item__history (_sys_id, code, _sys_version, _sys_created_at,"
+        " _sys_created_by, _sys_last_modified_at, _sys_last_modified_by, _sys_is_deleted,"
+        " _sys_valid_from, _sys_valid_to, _sys_action)"
+        " VALUES (gen_random_uuid(), 'a', 1, now(), 'x', now(), 'x', false, now(), now(), 'x')"
+    )
+
+
+async def test_versions_have_them_as_long_as_there_is_a_history(conn: Any) -> None:
+    wanted, off = items(*COLUMNS, **HISTORY), items(*COLUMNS, approvalRequired=False)
+    await on.apply(conn, wanted)
+    assert await indexes(conn, "%__history") == VERSIONS
+    assert (await on.plan(conn, wanted)).is_empty
+    await keep_version(conn)
+    await on.apply(conn, off)
+    assert await indexes(conn, "%__archive%") == set()
+    assert (await on.plan(conn, off)).is_empty
+    await on.apply(conn, wanted)
+    assert await indexes(conn, "%__history") == VERSIONS
+    assert (await on.plan(conn, wanted)).is_empty
+
+
+async def test_versions_that_were_deployed_before_get_them_online(conn: Any) -> None:
+    wanted = items(*COLUMNS, **HISTORY)
+    await on.apply(conn, wanted)
+    await keep_version(conn)
+    for name in VERSIONS:
+        await conn.execute(f"DROP INDEX mdm_data.{name}")
+    await conn.execute("SELECT mdm.remember_relation(ARRAY['mdm_data'], ARRAY['item__history'])")
+    [stored] = await (await conn.execute("SELECT desired_hash FROM mdm.entity")).fetchone()
+    before = sha256_of_before(wanted)
+    assert stored != before
+    await conn.execute(
+        "UPDATE mdm.entity SET desired_hash = %(hash)s,"
+        " record = jsonb_set(record, '{desiredHash}', to_jsonb(%(hash)s::text))",
+        {"hash": before},
+    )
+    plan = await on.plan(conn, wanted)
+    assert plan.drift == ()
+    assert {one.change.index.name for one in plan.changes} == VERSIONS  # type: ignore[attr-defined]
+    assert all(one.change.online for one in plan.changes)  # type: ignore[attr-defined]
+    await on.apply(conn, wanted)
+    assert await indexes(conn, "%__history") == VERSIONS
+    assert (await on.plan(conn, wanted)).is_empty
+
+
+def sha256_of_before(wanted: Definitions) -> str:
+    """Return the hash that the version before gave: it knew nothing of indexes of a history."""
+    [entity] = wanted.entities.values()
+    targets = dict(reference_targets(entity, wanted))
+    return hashlib.sha256(canonical_json([entity.content_hash(), targets]).encode()).hexdigest()

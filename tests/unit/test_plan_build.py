@@ -157,6 +157,14 @@ def test_an_entity_that_is_removed_lets_go_of_its_names() -> None:
             "rename-object one table=one__archive_1_h object_kind=constraint"
             " rename=one__history__pk>one__archive_1_h__pk"
         ),
+        (
+            "rename-object one table=one__archive_1_h object_kind=index"
+            " rename=one__history__ix_code>one__archive_1_h__ix_code"
+        ),
+        (
+            "rename-object one table=one__archive_1_h object_kind=index"
+            " rename=one__history__ix_o>one__archive_1_h__ix_o"
+        ),
         "drop-view one schema=lab_views name=one_v",
     ]
     assert set(plan.forgotten) >= {
@@ -261,4 +269,8 @@ def test_what_is_ours_is_no_drift_while_a_deployment_is_under_way() -> None:
     plan = warehouse.plan(wanted)
     assert [item.object for item in plan.drift] == ["trigger mine on item"]
     assert set(plan.strange) == {(SCHEMA, "item")}
-    assert [item.change.kind for item in plan.changes] == ["add-satellite", "add-check"]
+    assert [item.change.kind for item in plan.changes] == [
+        "add-satellite",
+        "add-index",
+        "add-check",
+    ]

@@ -120,6 +120,7 @@ ONE, UNO = entity("one"), entity("uno", renamedFrom="one")
                     "rename-object item table=item__history object_kind=constraint"
                     " rename=item__archive_1_h__pk>item__history__pk"
                 ),
+                "add-index item table=item__history index=(item__history__ix_code on code) online=True",
             ],
             id="the-history-comes-back",
         ),
@@ -208,6 +209,7 @@ ONE, UNO = entity("one"), entity("uno", renamedFrom="one")
                     "rename-object one table=one__history object_kind=constraint"
                     " rename=one__archive_1_h__pk>one__history__pk"
                 ),
+                "add-index one table=one__history index=(one__history__ix_code on code) online=True",
             ],
             id="an-entity-with-a-history-archived-before-it",
         ),
@@ -438,6 +440,11 @@ def test_the_guard_of_a_retype_that_was_begun_goes_with_it() -> None:
     ]
 
 
+INDEX_OF_VERSIONS = (
+    "add-index item table=item__history index=(item__history__ix_code on code) online=False"
+)
+
+
 def test_what_was_dropped_by_hand_is_made_again() -> None:
     wanted = item(TEXT, column("b"), historyEnabled=True)
     warehouse = Warehouse(wanted)
@@ -445,10 +452,12 @@ def test_what_was_dropped_by_hand_is_made_again() -> None:
     warehouse.drop("item__history")
     assert warehouse.told(wanted) == [
         "add-satellite item role=history table=item__history",
+        INDEX_OF_VERSIONS,
         "add-column item column=(a text) main_table=item",
     ]
     assert warehouse.told(item(column("b"), historyEnabled=True)) == [
         "add-satellite item role=history table=item__history",
+        INDEX_OF_VERSIONS,
     ]
 
 

@@ -84,28 +84,39 @@ def test_tables(fields: dict[str, Any], roles: list[Role]) -> None:
     for role in roles[1:]:
         table = found.tables[role]
         assert (table.checks, table.foreign_keys) == ((), ())
-        assert bool(table.indexes) == (role is Role.EDIT)
+        assert bool(table.indexes)
         assert (table.columns["a"].not_null, table.columns["a"].default) == (False, None)
 
 
-def test_proposals_are_looked_up_by_what_is_unique_or_refers_and_by_batches() -> None:
+@pytest.mark.parametrize(
+    ("role", "more"),
+    [
+        (Role.EDIT, ["item__edit__ix__sys_batch_name _sys_batch_name,_sys_id"]),
+        (Role.HISTORY, []),
+    ],
+)
+def test_proposals_and_versions_are_looked_up_as_approved_rows_are(
+    role: Role, more: list[str]
+) -> None:
     both = {"name": "both", "columns": ["b", "o"]}
     found = physical(
         OTHER,
         column("b", unique=True),
         column("c", reference={"entity": "item", "column": "code"}),
         approvalRequired=True,
+        historyEnabled=True,
         uniqueConstraints=[both],
     )
-    indexes = found.tables[Role.EDIT].indexes
+    indexes = found.tables[role].indexes
     assert not any(index.unique for index in indexes)
+    name = f"item__{role.value}"
     assert [f"{i.name} {','.join(i.columns)}" for i in indexes] == [
-        "item__edit__ix_code code",
-        "item__edit__ix_b b",
-        "item__edit__ixs_both b,o",
-        "item__edit__ix_o o",
-        "item__edit__ix_c c",
-        "item__edit__ix__sys_batch_name _sys_batch_name,_sys_id",
+        f"{name}__ix_code code",
+        f"{name}__ix_b b",
+        f"{name}__ixs_both b,o",
+        f"{name}__ix_o o",
+        f"{name}__ix_c c",
+        *more,
     ]
 
 

@@ -223,7 +223,10 @@ CASES = [
     pytest.param(
         item(),
         item(historyEnabled=True),
-        ["add-satellite item role=history table=item__history"],
+        [
+            "add-satellite item role=history table=item__history",
+            "add-index item table=item__history index=(item__history__ix_code on code) online=False",
+        ],
         id="history",
     ),
     pytest.param(
@@ -235,6 +238,7 @@ CASES = [
                 "rename-object item table=item__archive_1_h object_kind=constraint"
                 " rename=item__history__pk>item__archive_1_h__pk"
             ),
+            "drop-index item table=item__history index=(item__history__ix_code on code)",
         ],
         id="no-history",
     ),
