@@ -57,6 +57,13 @@ def _import_options(command: Command) -> Command:
             metavar="KEY",
             help="Repeating the import with the same key does it once.",
         ),
+        click.option(
+            "--errors",
+            "errors",
+            type=click.Path(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Where all reasons for rejected rows go, as CSV.",
+        ),
         click.option("--fail-on-rejected", is_flag=True, help="Exit with 1 if a row was rejected."),
         remote_options,
         json_option,
@@ -105,7 +112,10 @@ def bulk_xlsx(**given: Any) -> int:
 
 
 def _import(kind: str, media_type: str, given: dict[str, Any], **query: Any) -> int:
-    answer = _send(kind, media_type, given, query)
+    remote = Remote(url=given["url"], api_key=given["api_key"])
+    answer = _send(remote, kind, media_type, given, query)
+    if given["errors"] is not None:
+        _keep_errors(remote, answer["errorsUrl"], given["errors"])
     if given["as_json"]:
         echo_json(answer)
     else:
@@ -114,8 +124,9 @@ def _import(kind: str, media_type: str, given: dict[str, Any], **query: Any) -> 
     return EXIT_ERROR if rejected and given["fail_on_rejected"] else 0
 
 
-def _send(kind: str, media_type: str, given: dict[str, Any], query: dict[str, Any]) -> Any:
-    remote = Remote(url=given["url"], api_key=given["api_key"])
+def _send(
+    remote: Remote, kind: str, media_type: str, given: dict[str, Any], query: dict[str, Any]
+) -> Any:
     path = given["file"] if str(given["file"]) != "-" else None
     headers = {"Content-Type": media_type}
     if given["idempotency_key"]:
@@ -142,6 +153,16 @@ def _send(kind: str, media_type: str, given: dict[str, Any], query: dict[str, An
         )
 
 
+def _keep_errors(remote: Remote, url: str | None, file: Path) -> None:
+    """Write all reasons to *file*; where nothing was rejected an older one goes away."""
+    if url is None:
+        file.unlink(missing_ok=True)
+        return
+    with remote.opened("GET", url) as found, file.open("wb") as out:
+        for chunk in found.iter_bytes():
+            out.write(chunk)
+
+
 def _tell(answer: dict[str, Any], given: dict[str, Any]) -> None:
     """Print the counts on stdout, the first errors and where all of them are on stderr."""
     would = "would be " if given["dry_run"] else ""
@@ -153,5 +174,7 @@ def _tell(answer: dict[str, Any], given: dict[str, Any]) -> None:
         click.echo(f"batch: {answer['batchName']}")
     for error in answer["errors"][:_SHOWN_ERRORS]:
         say(f"row {error['row']}: {error['message']} ({error['code']})")
-    if len(answer["errors"]) > _SHOWN_ERRORS or answer["errorsTruncated"]:
+    if given["errors"] is not None and answer["errors"]:
+        say(f"all errors: {given['errors']}")
+    elif len(answer["errors"]) > _SHOWN_ERRORS or answer["errorsTruncated"]:
         say(f"all errors as CSV: {answer['errorsUrl']}")
