@@ -143,8 +143,8 @@ async def revoke_key(
             ).fetchone()
             if revoked is None:
                 raise _no_such_key(name)
-            if revoked[0] and not (others and others[0]) and not has_other_admins:
-                raise _last_way_in(name)
+            is_way_in = revoked[0] and not (others and others[0])
+            _refuse_last_way_in(name, is_last=is_way_in and not has_other_admins)
     except Error:
         raise _not_now() from None
 
@@ -181,12 +181,13 @@ def _no_such_key(name: str) -> NotFound:
     return NotFound(f"there is no API key {name[:60]} in use", code="API_KEY_NOT_FOUND")
 
 
-def _last_way_in(name: str) -> Conflict:
-    return Conflict(
-        f"{name[:60]} is the last key of a Global Admin",
-        hint="make another one first, with isGlobalAdmin",
-        code="LAST_ADMIN_KEY",
-    )
+def _refuse_last_way_in(name: str, *, is_last: bool) -> None:
+    if is_last:
+        raise Conflict(
+            f"{name[:60]} is the last key of a Global Admin",
+            hint="make another one first, with isGlobalAdmin",
+            code="LAST_ADMIN_KEY",
+        )
 
 
 def _not_now() -> WarehouseError:

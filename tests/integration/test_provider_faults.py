@@ -122,6 +122,7 @@ def serving(**answers: Answer) -> Iterator[Any]:
         lambda handler: handler.say(200, b"<html>"),
         lambda handler: handler.say(200, b""),
         lambda handler: handler.say(200, b"\xff\xfe"),
+        lambda handler: handler.say(200, gzip.compress(b"{}"), Content_Encoding="gzip"),
         lambda handler: handler.say(200, b"[" * 100_000),
         lambda handler: handler.say(200, b" " * (MAX_BYTES + 1)),
     ],

@@ -12,7 +12,8 @@ from psycopg import AsyncConnection
 
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
-from mdm_gitops.access.rate_limit import RateLimit
+from mdm_gitops.access.rate_limit import _MAX_TURNED_AWAY, RateLimit
+from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connection_pool
 from mdm_gitops.warehouse.names import Schemas
@@ -133,3 +134,29 @@ async def test_it_can_be_switched_off(database_url: str, conn: AsyncConnection[A
     settings = Settings(RateLimit={"Enabled": False, "PermitLimit": 1})  # type: ignore[arg-type]
     async with served(create_app(database_url=database_url, settings=settings)) as client:
         assert [(await ask(client)).status_code for _ in range(3)] == [200] * 3
+
+
+async def test_a_store_that_does_not_answer_is_an_outage(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    pool = connection_pool(database_url, application_name="test")
+    async with pool:
+        limit = RateLimit(pool, schemas=Schemas(config="nowhere"), limit=1, window_s=60)
+        with pytest.raises(WarehouseError, match="the request could not be counted"):
+            await limit.take("a")
+        with pytest.raises(WarehouseError, match="old counts of requests could not be removed"):
+            await limit.forget_past_windows()
+
+
+async def test_ever_more_clients_that_are_turned_away_fill_no_memory(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    """Those that are forgotten are counted again, and turned away again."""
+    pool = connection_pool(database_url, application_name="test")
+    async with pool:
+        limit = RateLimit(pool, schemas=Schemas(), limit=1, window_s=3_600)
+        clients = [f"c{number}" for number in range(_MAX_TURNED_AWAY + 10)]
+        taken = await asyncio.gather(*(limit.take(name) for name in (*clients, *clients)))
+        assert sum(permit.allowed for permit in taken) == len(clients)
+        assert 0 < len(limit._turned_away) <= _MAX_TURNED_AWAY
+        assert not (await limit.take(clients[0])).allowed

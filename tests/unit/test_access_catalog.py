@@ -93,6 +93,11 @@ def test_states(warehouse: Warehouse, wanted: Definitions | None, last: str, sta
     assert entry.state.value == state
     assert entry.definition.name == "item"
     assert entry.is_in_use == (warehouse in (DEPLOYED, UNDER_WAY))
+    # What is in use, which is not what is wanted while they differ.
+    columns = [each.name for each in entry.deployed.columns] if entry.deployed else None
+    assert columns == (["code"] if entry.is_in_use else None)
+    if state == "deployed":  # no second one is parsed
+        assert entry.deployed is entry.definition
 
 
 @pytest.mark.parametrize(

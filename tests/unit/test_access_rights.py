@@ -107,6 +107,8 @@ def test_a_global_admin_has_everything_and_somebody_unknown_nothing() -> None:
     assert domain_actions(boss, state) == {"*": frozenset(Action)}
     assert rights_of(principal_named("ana"), entity(), state) == NO_RIGHTS
     assert may_administer(boss, state, domain="any", entity="")
+    explained = explain(boss, entity(mode="restricted"), state)
+    assert set(explained.summary.values()) == {"all rows, as a Global Admin"}
 
 
 def test_actions_by_domain_leave_out_rows_of_entities() -> None:
