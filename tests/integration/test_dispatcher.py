@@ -155,6 +155,20 @@ async def happen(
         )
 
 
+async def happen_to_each(conn: AsyncConnection[Any], records: int) -> None:
+    """One change of each of so many records, each in a set of its own."""
+    await conn.execute(
+        "WITH k AS (INSERT INTO mdm.change_set (key, events, occurred_at, actor)"
+        "  SELECT nextval('mdm.change_set_key'), 1, now(), 'user:ana' FROM generate_series(1, %s)"
+        "  RETURNING key)"
+        "INSERT INTO mdm.event SELECT k.key, 0, n.entity_id,"
+        "  ('00000000-0000-7000-8000-' || lpad(k.key::text, 12, '0'))::uuid, 'data_updated', 1,"
+        '  NULL, \'{"code":"C1"}\', \'{"code":"C2"}\', NULL'
+        "  FROM k, mdm.entity n WHERE n.name = 'customer'",
+        [records],
+    )
+
+
 async def until(condition: Callable[[], bool], seconds: float = 15) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for is outside of us

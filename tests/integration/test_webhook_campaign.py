@@ -133,7 +133,7 @@ async def accounted(conn: AsyncConnection[Any], name: str) -> tuple[set[int], in
 
 @pytest.mark.parametrize(
     ("number", "kills"),
-    [(2_000, 3), pytest.param(20_000, 30, marks=pytest.mark.soak)],
+    [(1_200, 3), pytest.param(20_000, 30, marks=pytest.mark.soak)],
 )
 async def test_nothing_is_lost_or_out_of_order_when_the_dispatcher_is_killed(
     database_url: str, conn: AsyncConnection[Any], number: int, kills: int
@@ -165,7 +165,7 @@ async def test_nothing_is_lost_or_out_of_order_when_the_dispatcher_is_killed(
         assert inversions(log.accepted) == 0, name
         assert all(len(ids) == 1 for ids in log.ids.values()), name
         assert len({next(iter(ids)) for ids in log.ids.values()}) == len(log.ids), name
-    assert len(logs[4].accepted) > 0 and len(kept) < 1_500
+    assert len(logs[4].accepted) > 0 and len(kept) < min(1_500, number * 3 // 4)
 
 
 async def test_without_chains_the_same_check_finds_changes_out_of_order(
@@ -233,10 +233,10 @@ def _subscribe_over_http(client: Any, receiver: Receiver) -> str:
 
 
 def _write_rows(url: str, headers: Any, number: int) -> None:
+    """Each over a connection of its own, so that both workers get some."""
     import httpx2
 
-    for n in range(number):
-        answer = httpx2.post(
-            f"{url}/api/v1/entities/thing/data", json={"code": f"c{n}"}, headers=dict(headers)
-        )
-        assert answer.status_code == 201, answer.text
+    with httpx2.Client(headers={**headers, "Connection": "close"}) as client:
+        for n in range(number):
+            answer = client.post(f"{url}/api/v1/entities/thing/data", json={"code": f"c{n}"})
+            assert answer.status_code == 201, answer.text
