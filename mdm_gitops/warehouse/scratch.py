@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from psycopg import AsyncConnection, errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -30,15 +30,21 @@ _PREFIX: Final = "mdm_scratch"
 _NAME: Final = re.compile(rf"{_PREFIX}_(\d+)_([0-9a-f]{{12}})_\d+")
 _LIMITS: Final = SessionLimits(statement_timeout_s=60, idle_in_transaction_timeout_s=0)
 _PAUSES_S: Final = (0.05, 0.2, 1.0, 3.0)
+_MOST: Final = 4
 _APPLICATION: Final = "mdm-gitops scratch"
 
 
+class Make(Protocol):
+    async def __call__(self, *, like: str | None = None) -> str:
+        """Make one more database and return its URL; *like* is that of one which nobody uses now."""
+
+
 @asynccontextmanager
-async def scratch_databases(url: str, count: int) -> AsyncIterator[Sequence[str]]:
-    """Yield the URLs of *count* empty databases on the server of *url*.
+async def scratch_databases(url: str) -> AsyncIterator[Make]:
+    """Yield what makes databases on the server of *url*; they are dropped at the end.
 
     Raises:
-        WarehouseError: the role may not create databases, or the server cannot be reached.
+        WarehouseError: the server cannot be reached; ``make``: the role may not create databases.
     """
     async with await connect(url, application_name=_APPLICATION, limits=_LIMITS) as admin:
         with in_our_words("making a scratch database"):
@@ -46,14 +52,19 @@ async def scratch_databases(url: str, count: int) -> AsyncIterator[Sequence[str]
             number = await _number_of(admin)
             token = secrets.token_hex(6)
             await try_lock(admin, lock_key("scratch", token))
-        names = [f"{_PREFIX}_{number}_{token}_{n}" for n in range(count)]
+        names = [f"{_PREFIX}_{number}_{token}_{n}" for n in range(_MOST)]
         made: list[str] = []
+
+        async def make(*, like: str | None = None) -> str:
+            name = names[len(made)]
+            template = str(conninfo_to_dict(like)["dbname"]) if like else "template0"
+            await _create(admin, name, template)
+            made.append(name)
+            return at_database(url, name)
+
         with _kept(url, names):
             try:
-                for name in names:
-                    await _create(admin, name)
-                    made.append(name)
-                yield [at_database(url, name) for name in names]
+                yield make
             finally:
                 await drop_all(admin, made)
 
@@ -95,10 +106,10 @@ async def _drop(admin: AsyncConnection[Any], name: str) -> None:
     await admin.execute(statement)
 
 
-async def _create(admin: AsyncConnection[Any], name: str) -> None:
-    statement = "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8' CONNECTION LIMIT 20"
+async def _create(admin: AsyncConnection[Any], name: str, template: str) -> None:
+    statement = "CREATE DATABASE {} TEMPLATE {} ENCODING 'UTF8' CONNECTION LIMIT 20"
     try:
-        await admin.execute(sql.SQL(statement).format(sql.Identifier(name)))
+        await admin.execute(sql.SQL(statement).format(*map(sql.Identifier, (name, template))))
     except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction):
         raise WarehouseError(
             "no database can be made on the server of the warehouse with this role",

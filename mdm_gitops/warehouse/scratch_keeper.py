@@ -7,15 +7,15 @@ pipe because the list of processes is for everybody to read.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.scratch import drop_all
-
 
 async def _drop(url: str, names: list[str]) -> None:
+    # Loaded when they are needed, which is hardly ever: everybody waits for this process to end.
+    from mdm_gitops.warehouse.connect import connect
+    from mdm_gitops.warehouse.scratch import drop_all
+
     async with await connect(url, application_name="mdm-gitops scratch keeper") as admin:
         await drop_all(admin, names)
 
@@ -24,6 +24,8 @@ def main() -> None:
     task = sys.stdin.readline()
     ended = sys.stdin.readline()
     if task.endswith("\n") and ended != "done\n":
+        import asyncio
+
         given = json.loads(task)
         asyncio.run(_drop(given["url"], given["names"]))
 

@@ -22,7 +22,7 @@ from tests.conftest import DatabaseMaker
 from tests.support import warehouses as on
 from tests.support.repositories import build, edited, repositories
 
-PAIRS = 4
+PAIRS = 2
 SOAK_PAIRS = 150
 
 

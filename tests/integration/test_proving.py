@@ -220,7 +220,8 @@ async def test_what_a_lost_machine_left_behind_is_dropped_and_what_is_in_use_is_
     async with await AsyncConnection.connect(database_url, autocommit=True) as user:
         await user.execute("SELECT pg_advisory_lock(%s)", [lock_key("scratch", "b" * 12)])
         assert await sweep(conn) == [left]
-        async with scratch_databases(database_url, 1):
+        async with scratch_databases(database_url) as make:
+            await make()
             assert len(await _scratches(conn)) == 3
     assert await sweep(conn) == [used]
     assert await _scratches(conn) == [other]
@@ -232,8 +233,8 @@ async def test_an_error_inside_leaves_nothing(
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         async with (
-            scratch_databases(database_url, 2) as urls,
-            await AsyncConnection.connect(urls[1]),
+            scratch_databases(database_url) as make,
+            await AsyncConnection.connect(await make()),
         ):
             raise ZeroDivisionError
     assert await _scratches(conn) == []
@@ -242,8 +243,8 @@ async def test_an_error_inside_leaves_nothing(
 async def test_where_no_database_can_be_made_it_is_told_what_to_do(database_url: str) -> None:
     only_reading = f"{database_url}%20-c%20default_transaction_read_only%3Don"
     with pytest.raises(WarehouseError) as caught:
-        async with scratch_databases(only_reading, 1):
-            raise AssertionError("it was made")
+        async with scratch_databases(only_reading) as make:
+            await make()
     assert "--prove-on embedded" in caught.value.hint
 
 
