@@ -19,6 +19,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
+from psycopg_pool.pool_async import AddConnection, MaintenanceTask
 
 from mdm_gitops.errors import WarehouseError
 
@@ -29,6 +30,9 @@ ConnectionPool: TypeAlias = AsyncConnectionPool[AsyncConnection[Any]]
 OLDEST_MAJOR: Final = 16
 NEWEST_MAJOR: Final = 18
 _OPTION_MAX = 2**31 - 1
+# Of the pauses of a pool that cannot connect, which are a second at first and double.
+_SOONER: Final = 0.1
+_LONGEST_PAUSE_S: Final = 1.0
 _SESSION: Final[Mapping[str, str]] = {
     "timezone": "UTC",
     "datestyle": "ISO",
@@ -125,7 +129,7 @@ def connection_pool(
     finds out himself, and repeats what is safe to repeat after ``pool.check()``.
     """
     arguments = _arguments(url, application_name, limits, connect_timeout_s)
-    return AsyncConnectionPool(
+    return _Pool(
         conninfo="",
         kwargs={"autocommit": True, **arguments},
         min_size=min_size,
@@ -136,6 +140,16 @@ def connection_pool(
         name=application_name,
         check=AsyncConnectionPool.check_connection if checked else None,
     )
+
+
+class _Pool(AsyncConnectionPool[Connection]):
+    """Tries again soon where it cannot connect: its base doubles its pauses, and would come back minutes
+    after a server that was away for minutes."""
+
+    async def schedule_task(self, task: MaintenanceTask, delay: float) -> None:
+        if isinstance(task, AddConnection):
+            delay = min(delay * _SOONER, _LONGEST_PAUSE_S)
+        await super().schedule_task(task, delay)
 
 
 @asynccontextmanager

@@ -219,6 +219,23 @@ async def test_a_pool_replaces_what_died_in_it(empty_database_url: str) -> None:
             assert await _setting(conn, "search_path") == ""
 
 
+async def test_a_pool_does_not_wait_long_to_try_again() -> None:
+    """After minutes without a server it would else take minutes until it looks for it again."""
+    attempts = asyncio.Semaphore(0)
+
+    def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        attempts.release()
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    url = f"postgresql://127.0.0.1:{port}/x?gssencmode=disable&sslmode=disable"
+    async with server, connection_pool(url, application_name="pool", max_size=1):
+        async with asyncio.timeout(10):  # pauses that double from a second on are 15 s
+            for _ in range(5):
+                await attempts.acquire()
+
+
 async def test_an_exhausted_pool_is_an_error_not_a_hang(empty_database_url: str) -> None:
     pool = connection_pool(empty_database_url, application_name="pool", max_size=1, wait_s=0.1)
     async with pool, borrow(pool):
