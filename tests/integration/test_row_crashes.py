@@ -32,7 +32,8 @@ from tests.support.wire import Wire
 
 KILLS = 50
 SOAK_KILLS = 500
-VICTIMS = ("postgres", "worker", "postgres", "both", "postgres")
+# A worker that was killed is there again before the next one is: else all wait for one to start.
+VICTIMS = ("worker", "postgres", "postgres", "both", "postgres", "postgres")
 USERS = ("ann", "bob")
 MEGABYTE = 2**20
 MANY_ROWS = 60_000
@@ -140,20 +141,25 @@ _BODY = "CREATE FUNCTION public.mischief() RETURNS trigger LANGUAGE plpgsql AS $
 _TRIGGER = "CREATE TRIGGER mischief {} EXECUTE FUNCTION public.mischief()"
 _ON_EVENTS = _TRIGGER.format("BEFORE INSERT ON mdm.event FOR EACH ROW")
 _SOME_EVENTS = (
-    _BODY.format("IF random() < 0.01 THEN RETURN NULL; END IF; RETURN NEW;"),
+    _BODY.format("IF random() < 0.2 THEN RETURN NULL; END IF; RETURN NEW;"),
     _ON_EVENTS,
 )
 _EVENTS_TWICE = (
     _BODY.format(
-        "IF pg_trigger_depth() = 1 AND random() < 0.01 THEN"
+        "IF pg_trigger_depth() = 1 AND random() < 0.2 THEN"
         " NEW.ordinal := NEW.ordinal + 1000000; INSERT INTO mdm.event SELECT NEW.*;"
         " NEW.ordinal := NEW.ordinal - 1000000; END IF; RETURN NEW;"
     ),
     _ON_EVENTS,
 )
 _SOME_ROWS_OF_IMPORTS = (
-    _BODY.format("DELETE FROM mdm_data.part WHERE random() < 0.01; RETURN NULL;"),
-    _TRIGGER.format("AFTER INSERT ON mdm_data.part FOR EACH STATEMENT"),
+    _BODY.format(
+        "DELETE FROM mdm_data.part p USING added a WHERE p._sys_id = a._sys_id AND random() < 0.1;"
+        " RETURN NULL;"
+    ),
+    _TRIGGER.format(
+        "AFTER INSERT ON mdm_data.part REFERENCING NEW TABLE AS added FOR EACH STATEMENT"
+    ),
 )
 _NO_MISCHIEF = ("DROP FUNCTION public.mischief() CASCADE",)
 
@@ -164,7 +170,7 @@ _NO_MISCHIEF = ("DROP FUNCTION public.mischief() CASCADE",)
         pytest.param(_FORGETFUL, _NOT_FORGETFUL, "I1", id="acknowledged-before-it-is-written"),
         pytest.param(_SOME_EVENTS, _NO_MISCHIEF, "I2", id="events-left-out"),
         pytest.param(_EVENTS_TWICE, _NO_MISCHIEF, "I2", id="events-twice"),
-        pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I1 I8", id="rows-of-imports-left-out"),
+        pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I8", id="rows-of-imports-left-out"),
     ],
 )
 def test_a_loss_is_seen(
@@ -179,8 +185,7 @@ def test_a_loss_is_seen(
             for statement in end:
                 conn.execute(statement.encode())
     assert broken, "the harness has seen nothing"
-    signs = [f": {sign}: " for sign in found.split()]
-    assert any(sign in each for each in broken for sign in signs), broken
+    assert any(f": {found}: " in each for each in broken), broken
 
 
 # --- memory ---------------------------------------------------------------------------------------

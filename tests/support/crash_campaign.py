@@ -87,6 +87,8 @@ class Campaign:
         self._chance = random.Random(f"{seed}")
         self._go = asyncio.Event()
         self._seq = 0
+        self._conn: psycopg.AsyncConnection[dict[str, Any]] | None = None
+        self._asking = asyncio.Lock()
 
     @property
     def counts(self) -> Counter[str]:
@@ -104,7 +106,7 @@ class Campaign:
         try:
             await self._answered(len(tasks))
             for number in range(kills):
-                await asyncio.sleep(self._chance.uniform(0.0, 0.25))
+                await asyncio.sleep(self._chance.uniform(0.0, 0.1))
                 await self._kill(victims[number % len(victims)])
                 await self._stand_still()
                 if self.broken:
@@ -116,6 +118,7 @@ class Campaign:
             await asyncio.gather(*tasks, return_exceptions=True)
             for client in self.clients:
                 await client.close()
+            await self._hang_up()
 
     async def _work(self, client: Client) -> None:
         while True:
@@ -223,9 +226,8 @@ class Campaign:
             " AND state <> 'idle' AND xact_start < %s AND pid <> pg_backend_pid()"
         )
         (now,) = await self.ask("SELECT clock_timestamp() AS now")
-        pending = True
-        while pending:
-            pending = bool(await self.ask(query, [now["now"]]))
+        while await self.ask(query, [now["now"]]):
+            await asyncio.sleep(0.01)
 
     async def ask(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Ask the database itself, however often it goes away."""
@@ -239,11 +241,23 @@ class Campaign:
                 await asyncio.sleep(0.02)
 
     async def _ask(self, query: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-        async with await psycopg.AsyncConnection.connect(
-            self.cluster.url, autocommit=True, row_factory=dict_row
-        ) as conn:
-            cursor = await conn.execute(query.encode(), values)
-            return await cursor.fetchall()
+        """Ask through one connection, as long as it holds: a client that asks waits for the others."""
+        async with self._asking:
+            try:
+                if self._conn is None:
+                    self._conn = await psycopg.AsyncConnection.connect(
+                        self.cluster.url, autocommit=True, row_factory=dict_row
+                    )
+                cursor = await self._conn.execute(query.encode(), values)
+                return await cursor.fetchall()
+            except BaseException:
+                await self._hang_up()
+                raise
+
+    async def _hang_up(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            await conn.close()
 
 
 def owner_of(code: str) -> str:

@@ -297,7 +297,8 @@ class Importer(_Owner):
         while reply is None and self.chance.random() < 0.5:
             self.counts["repeated"] += 1
             reply = await self.send(ANN, "POST", path, body, Idempotency_Key=key, **more)
-        if reply is None and not await self._has_happened(token):
+        written = await self._written(token)
+        if reply is None and not written:
             return
         imported = await self._import(rows, mode)
         if reply is None:
@@ -306,6 +307,8 @@ class Importer(_Owner):
             raise Broken(f"I8: {path}: {reply.status} {reply.body!r}")
         elif wrong := rowlab.import_differences(reply.json(), imported):
             raise Broken(f"I8: {wrong}")
+        if written != (whole := imported.inserted + imported.updated):
+            raise Broken(f"{'I8' if written else 'I1'}: {written} of the {whole} rows of a file")
 
     def _file(self, mode: str, token: str) -> list[Values]:
         if mode == "insert":
@@ -318,9 +321,11 @@ class Importer(_Owner):
             for n, code in enumerate(codes)
         ]
 
-    async def _has_happened(self, token: str) -> bool:
-        query = f"SELECT 1 FROM mdm_data.{self.entity.name} WHERE note LIKE %s LIMIT 1"
-        return bool(await self.campaign.ask(query, [f"{token} %"]))
+    async def _written(self, token: str) -> int:
+        """Return how many rows there are of the file *token*: all are its own, in whatever mode."""
+        query = f"SELECT count(*) AS rows FROM mdm_data.{self.entity.name} WHERE note LIKE %s"
+        (found,) = await self.campaign.ask(query, [f"{token} %"])
+        return int(found["rows"])
 
     async def _import(self, rows: list[Values], mode: str) -> Imported:
         query = (
