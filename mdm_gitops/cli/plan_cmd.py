@@ -189,8 +189,21 @@ async def between(
     if with_data:
         async with session(directory, application_name="mdm-gitops plan", read_only=True) as s:
             made = await plan_between(s.conn, old, new, schemas=schemas)
+    made = _judged(made, new, settings)
     script = build_script(made, schemas=schemas, actor="")
     return Made(plan=made, script=script, definitions=new, proof=proof)
+
+
+def _judged(plan: Plan, definitions: Definitions, settings: Settings) -> Plan:
+    """Judge the tests of access as far as permissions alone decide them."""
+    if not definitions.access_tests.tests:
+        return plan
+    from mdm_gitops.access.testing import judge_structure
+    from mdm_gitops.plan.access_report import AccessReport
+    from mdm_gitops.plan.build import with_access
+
+    tests = judge_structure(definitions, admin_role=settings.Auth.AdminRole)
+    return with_access(plan, AccessReport(tests=tests))
 
 
 @asynccontextmanager

@@ -141,13 +141,8 @@ def complete(
         changes=planned,
         checks=checks,
         drift=draft.drift,
-        refusals=(
-            *draft.refusals,
-            *guards.failed_checks(checks),
-            *guards.failed_access_tests(access),
-        ),
+        refusals=(*draft.refusals, *guards.failed_checks(checks)),
         notes=draft.notes,
-        access=access,
         entities_total=len(draft.definitions.entities),
         records=draft.records,
         preparing=draft.preparing,
@@ -156,7 +151,13 @@ def complete(
         forgotten=draft.forgotten,
         strange=draft.strange,
     )
-    return replace(plan, plan_id=_plan_id(plan))
+    return with_access(replace(plan, plan_id=_plan_id(plan)), access)
+
+
+def with_access(plan: Plan, access: AccessReport) -> Plan:
+    """Return *plan* with what is said of access, and refused where a test of it fails."""
+    refusals = (*plan.refusals, *guards.failed_access_tests(access))
+    return replace(plan, access=access, refusals=refusals)
 
 
 def _with_counts(draft: Draft, counts: Mapping[str, SeedCounts]) -> Iterator[Change]:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 from psycopg import AsyncConnection
@@ -22,6 +23,7 @@ from mdm_gitops.data.rows import ListRequest, list_rows
 from mdm_gitops.errors import PlanRefused
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.access_report import AccessEffect, Verdict
+from mdm_gitops.plan.document_schema import plan_schema
 from mdm_gitops.plan.markdown import render_markdown
 from mdm_gitops.plan.plan import Plan, RefusalCode
 from mdm_gitops.plan.policy import Allowance
@@ -373,6 +375,36 @@ async def test_an_entity_that_opens_or_moves_changes_what_people_reach(
     }
 
 
+async def test_what_the_plan_itself_takes_away_or_nobody_may_count_is_told_so(
+    warehouse: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {path: data for path, data in FILES.items() if "customer" not in path}
+    gone = [each for each in PERMISSIONS.splitlines() if "customer" not in each]
+    gone = [each for each in gone if "rowFilterDsl" not in each]
+    plan = await planned(warehouse, definitions(permissions="\n".join(gone), files=files))
+    assert not [key for key in told(plan) if key[1] == "customer"]  # the entity goes, with its rows
+    # Where the tier has no row filters, a filter leaves nothing.
+    after = PERMISSIONS.replace('"[email] = me() OR', '"[_sys_created_by] = me() OR')
+    community = await planned(
+        warehouse, definitions(permissions=after), settings=Settings(Tier="Community")
+    )
+    assert numbers(told(community)["ana", "customer", "read"]) == (0, 0, 0, 0, 8)
+    plan = await planned(warehouse, definitions(permissions=after))
+    assert numbers(told(plan)["ana", "customer", "read"]) == (3, 2, 0, 1, 8)
+    monkeypatch.setattr("mdm_gitops.data.access_effects._BUDGET_S", -1.0)
+    late = await planned(warehouse, definitions(permissions=after))
+    assert told(late)["ana", "customer", "read"].reason == "counting took too long"
+
+
+async def test_a_warehouse_without_a_store_has_nothing_to_judge_by(
+    empty_database_url: str,
+) -> None:
+    async with await connect(empty_database_url, application_name="test") as conn:
+        plan = await planned(conn, definitions(test("rows", "wide", "{rows: [C1]}")))
+    assert verdicts(plan) == {"rows": ("unchecked", "customer is not deployed yet")}
+    assert plan.access.effects == ()
+
+
 async def test_an_effect_over_columns_to_come_says_so(warehouse: AsyncConnection[Any]) -> None:
     after = PERMISSIONS.replace("\"[country] = 'CH'\"", '"[part] IS NULL"')
     files = {**FILES, "entities/customer.yaml": RENAMED}
@@ -451,6 +483,7 @@ async def test_plan_and_apply_respect_a_failing_test(
     told = await asyncio.to_thread(run, "plan", str(folder), "--detailed-exitcode", "--json")
     document = json.loads(told.stdout)
     assert told.exit_code == 3 and document["is_blocked"] and document["is_empty"]
+    jsonschema.Draft202012Validator(plan_schema()).validate(document)
     assert {each["name"]: each["verdict"] for each in document["access"]["tests"]} == {
         "rows": "failed",
         "none": "passed",

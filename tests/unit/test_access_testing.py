@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 
+import jsonschema
 import pytest
+from click.testing import CliRunner
 
 from mdm_gitops.access.testing import by_principal, judge_structure, strangers, who_asks
+from mdm_gitops.cli import main
 from mdm_gitops.errors import DefinitionError
 from mdm_gitops.model import Definitions
+from mdm_gitops.plan.document_schema import plan_schema
 from mdm_gitops.source import read_tree
 from mdm_gitops.source.fmt import format_yaml
 from mdm_gitops.source.repository import read_tree_leniently
 from mdm_gitops.warehouse.store import StoredKey, StoreState
+from tests.support.served_folder import repository
 
 FILES = {
     "mdm.yaml": b"name: t\napiVersion: mdm-gitops/v1\ndomains: [{name: crm}]\n",
@@ -239,3 +246,14 @@ def test_an_api_key_is_a_global_admin_if_it_was_made_so() -> None:
 
     assert who_asks(test, admin_role="chief", state=state(root=True)).is_global_admin
     assert not who_asks(test, admin_role="chief", state=state(root=False, o=True)).is_global_admin
+
+
+def test_a_plan_between_commits_judges_without_a_database(tmp_path: Path) -> None:
+    root = repository(tmp_path, files(line("denied", more=", action: write")))
+    opened = FILES["permissions.yaml"].replace(b"actions: [read]", b"actions: [write]")
+    (root / "permissions.yaml").write_bytes(opened)
+    told = CliRunner().invoke(main, ["plan", str(root), "--against", "HEAD", "--json"])
+    document = json.loads(told.stdout)
+    assert [each["code"] for each in document["refusals"]] == ["ACCESS_TEST_FAILED"]
+    assert document["access"]["tests"][0]["message"] == "ana may write"
+    jsonschema.Draft202012Validator(plan_schema()).validate(document)
