@@ -7,6 +7,7 @@ Times are the least of several rounds: what disturbs a measurement only ever add
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -70,6 +71,18 @@ async def best_of(run: Callable[[], Awaitable[object]], *, rounds: int = 5) -> f
         await run()
         times.append(time.perf_counter() - started)
     return min(times)
+
+
+def processor_s(pid: int, *, ended_children: bool = False) -> float:
+    """Return the processor time of a process, or of its children that have ended (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    user, system = fields[13:15] if ended_children else fields[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def parent_of(pid: int) -> int:
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    return int(text.rpartition(")")[2].split()[1])
 
 
 def resident_mb(pid: int) -> float:
