@@ -62,6 +62,13 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
+        self._behind = Gauge(
+            "mdm_webhook_behind",
+            "Changes of the feed that the subscription has not come to.",
+            ["webhook"],
+            registry=self._registry,
+            multiprocess_mode="livemax",
+        )
         self._pool = {
             name: Gauge(
                 f"mdm_database_{name}",
@@ -82,6 +89,9 @@ class Metrics:
     def note_delivery(self, webhook: str, outcome: str, seconds: float) -> None:
         self._deliveries.labels(webhook, outcome).inc()
         self._delivery_seconds.labels(webhook).observe(seconds)
+
+    def note_behind(self, webhook: str, changes: int) -> None:
+        self._behind.labels(webhook).set(changes)
 
     def note_pool(self, stats: dict[str, int]) -> None:
         for name, gauge in self._pool.items():

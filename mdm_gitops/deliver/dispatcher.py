@@ -53,6 +53,9 @@ class NoCounting:
     def note_delivery(self, webhook: str, outcome: str, seconds: float) -> None:
         return
 
+    def note_behind(self, webhook: str, changes: int) -> None:
+        return
+
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
@@ -169,6 +172,9 @@ class Dispatcher:
         await self._wake()
         await self._begin_some(session, found)
         session.pages.share_among(len(self._running))
+        for running in self._running.values():
+            behind = max(0, self._last_id - running.receiver.position)
+            self._counting.note_behind(running.subscription.webhook.name, behind)
 
     async def _look_at_feed(self, session: _Session) -> bool:
         """Number what is new, and wake the receivers if there is something."""
@@ -207,6 +213,7 @@ class Dispatcher:
         for webhook_id, running in list(self._running.items()):
             if running.task.done():
                 del self._running[webhook_id]
+                self._counting.note_behind(running.subscription.webhook.name, 0)
                 self._note_end(session, running)
                 await self._lock(session, _UNLOCK, webhook_id)
 

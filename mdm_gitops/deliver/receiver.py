@@ -59,9 +59,11 @@ class Knowledge(Protocol):
 
 
 class Counting(Protocol):
-    """Where outcomes are counted: delivered, failed, dead or blocked."""
+    """Where outcomes are counted (delivered, failed, dead or blocked), and how far each is behind."""
 
     def note_delivery(self, webhook: str, outcome: str, seconds: float) -> None: ...
+
+    def note_behind(self, webhook: str, changes: int) -> None: ...
 
 
 class Receiver:
@@ -99,6 +101,10 @@ class Receiver:
         self._ahead: tuple[int, asyncio.Task[Page]] | None = None
         self.is_disabled = False
         self.is_stopping = False  # what is not sent yet waits in the table, for whoever comes next
+
+    @property
+    def position(self) -> int:
+        return self._position
 
     @property
     def stored_position(self) -> int:

@@ -15,9 +15,10 @@ from standardwebhooks import WebhookVerificationError
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
 from tests.integration.test_api_basics import KEY, Client, served
-from tests.integration.test_api_permissions import conn, git, root
+from tests.integration.test_api_permissions import conn, root
 from tests.integration.test_dispatcher import fine, receiving, until
 from tests.integration.test_writes import COUNTRIES, key_of
+from tests.support.served_folder import git
 
 __all__ = ["conn", "root"]
 pytestmark = pytest.mark.anyio
@@ -88,6 +89,10 @@ async def test_from_a_subscription_to_a_signed_delivery(
         await until(lambda: len(good.got) >= 6)
     metrics = (await client.get("/metrics")).text
     assert 'mdm_webhook_deliveries_total{outcome="delivered",webhook="crm"}' in metrics
+    async with asyncio.timeout(20):
+        while 'mdm_webhook_behind{webhook="crm"} 0.0' not in metrics:  # it is told now and then
+            await asyncio.sleep(0.1)
+            metrics = (await client.get("/metrics")).text
 
 
 async def test_what_comes_by_git_is_signed_before_anybody_has_seen_a_secret(

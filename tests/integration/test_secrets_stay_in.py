@@ -17,9 +17,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.integration.test_api_permissions import git
 from tests.integration.test_dispatcher import Receiver, broken, fine, receiving, until
 from tests.integration.test_serve import KEY, PROGRAM, Process, serving
+from tests.support.served_folder import git
 
 pytestmark = pytest.mark.anyio
 
