@@ -130,7 +130,7 @@ async def _number_of(admin: AsyncConnection[Any]) -> int:
 def _kept(url: str, names: Sequence[str]) -> Iterator[None]:
     """Have the keeper drop *names* if this process ends before the context does."""
     keeper = subprocess.Popen(
-        [sys.executable, "-m", KEEPER],
+        [sys.executable, "-P", "-m", KEEPER],  # nothing is imported from this folder
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import psycopg
 import pytest
 
 from mdm_api.app import folder_definitions
 from mdm_api.deployer import WarehouseDeployer
+from mdm_gitops.cli import main as program
 from mdm_gitops.cli._environment import enter, url_of
 from mdm_gitops.errors import DefinitionError, InputError
 from mdm_gitops.model.environments import in_environment, without_overlays
@@ -140,6 +142,17 @@ def test_the_address_comes_from_the_variable_that_is_named(
     assert settings.Database.Url is not None
     assert settings.Database.Url.get_secret_value() == "postgresql://from-the-environment"
     assert url_of(tmp_path / "nothing-here", "production") is None
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["plan", "apply", "revert", "status", "drift", "validate", "operator", "serve", "up"],
+)
+def test_commands_can_be_told_their_environment(command: str) -> None:
+    found = program.get_command(click.Context(program), command)
+    assert found is not None
+    (option,) = [each for each in found.params if each.name == "environment"]
+    assert (option.opts, option.envvar) == (["--env"], "MDM_ENV")
 
 
 # --- programs ---

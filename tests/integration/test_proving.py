@@ -271,6 +271,7 @@ async def test_a_killed_command_leaves_nothing(
     conn: AsyncConnection[Any], database_url: str, tmp_path: Path
 ) -> None:
     _write(tmp_path, *(entity(f"e{n}", column("x")) for n in range(60)))
+    (tmp_path / "json.py").write_text("raise SystemExit('run from a folder of definitions')\n")
     process = _run(tmp_path, database_url, "--prove")
     await _until(conn, lambda found: bool(found))
     os.killpg(process.pid, signal.SIGKILL)
