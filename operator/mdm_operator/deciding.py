@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from mdm_gitops.data.access_report import inspector
 from mdm_gitops.errors import MdmError, PlanRefused
@@ -242,14 +242,18 @@ class Deciding:
     ) -> Found:
         """Put *plan* down for a person."""
         names = {item.change.entity for item in plan.changes if item.change.entity}
+        is_wider = any(_is_wider(item.change) for item in plan.changes)
+        document = _without_samples(to_document(plan, policy=definitions.project.policy))
+        if not is_wider:
+            _only_tests_of(names, document)
         offer = Offer(
             plan_id=plan.plan_id,
             commit=plan.base_commit,
             reason=found.message,
-            document=_without_samples(to_document(plan, policy=definitions.project.policy)),
+            document=document,
             entities=names,
             domains=_domains(names, definitions, deployed),
-            is_wider=any(_is_wider(item.change) for item in plan.changes),
+            is_wider=is_wider,
             changes=len(plan.changes),
         )
         await offer_plan(self.conn, offer, schemas=schemas_of(self.settings))
@@ -334,12 +338,19 @@ def _domains(names: Iterable[str], definitions: Definitions, deployed: StoreStat
     return found
 
 
-def _without_samples(document: dict[str, object]) -> dict[str, object]:
+def _without_samples(document: dict[str, Any]) -> dict[str, Any]:
     """Rows have no place in what is kept for readers: some of them may not see these."""
     checks = document.get("checks")
     for check in checks if isinstance(checks, list) else ():
         check.pop("samples", None)
     return document
+
+
+def _only_tests_of(entities: Collection[str], document: dict[str, Any]) -> None:
+    """Leave out tests of access to other entities, of which a domain's admin need not know."""
+    access = document["access"]
+    known = {fold(name) for name in entities}
+    access["tests"] = [each for each in access["tests"] if fold(each["entity"]) in known]
 
 
 def _every_plan_waits(plan: Plan) -> Found:

@@ -35,6 +35,7 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
 from mdm_gitops.warehouse.store import read_state
+from mdm_gitops.warehouse.waiting_plans import find_plan, list_plans
 from mdm_operator import Reconciler
 from mdm_operator.state import Outcome
 from tests.integration import by_hand
@@ -526,6 +527,25 @@ async def test_the_operator_judges_before_it_applies_and_after(
             assert "eva" not in (await read_state(conn, schemas=Schemas())).grants
     finally:
         await reconciler.aclose()
+
+
+async def test_a_plan_that_waits_for_a_domain_speaks_of_no_other_domains_tests(
+    warehouse: AsyncConnection[Any], database_url: str, tmp_path: Path
+) -> None:
+    other = "  - {name: of country, principal: eva, entity: country, expect: denied}\n"
+    write(tmp_path, test("of customer", "wide", "{count: 8}") + other)
+    country = FILES["entities/country.yaml"] + b"  - {name: more, dataType: string}\n"
+    (tmp_path / "entities/country.yaml").write_bytes(country)
+    settings = Settings.model_validate({"Operator": {"Mode": "plan-only"}})
+    reconciler = Reconciler(tmp_path, url=database_url, settings=settings)
+    try:
+        assert await outcome(reconciler) is Outcome.APPROVAL_PENDING
+    finally:
+        await reconciler.aclose()
+    [line] = await list_plans(warehouse, schemas=Schemas())
+    waiting = await find_plan(warehouse, line.plan_id, schemas=Schemas())
+    assert waiting.document is not None and not waiting.is_wider
+    assert [each["name"] for each in waiting.document["access"]["tests"]] == ["of country"]
 
 
 async def outcome(reconciler: Reconciler) -> Outcome:
