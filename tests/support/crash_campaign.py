@@ -226,7 +226,7 @@ class Campaign:
             " AND state <> 'idle' AND xact_start < %s AND pid <> pg_backend_pid()"
         )
         (now,) = await self.ask("SELECT clock_timestamp() AS now")
-        while await self.ask(query, [now["now"]]):
+        while await self.ask(query, [now["now"]]):  # noqa: ASYNC110 - outside
             await asyncio.sleep(0.01)
 
     async def ask(self, query: str, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
