@@ -89,8 +89,8 @@ class Telling(Listener):
             hint = run.error.hint if run.error else ""
             self._waiting(run.message, hint or "nothing was changed")
         else:
-            plan_id = self._plan.plan_id if self._plan else ""
-            what = f"plans approve {plan_id} {self._directory}"
+            here = (self._directory / "mdm.yaml").exists()
+            what = f"{'apply' if here else 'plans list'} {self._directory}"
             hint = f"to allow it, run in another terminal: {program()} {what}"
             self._waiting(run.message, hint)
 
