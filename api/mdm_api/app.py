@@ -23,16 +23,12 @@ from starlette.responses import Response
 
 from mdm_api import security
 from mdm_api.callers import caller_of
-from mdm_api.definitions import (
-    DefinitionsProvider,
-    FolderDefinitions,
-    NoDefinitions,
-    RemoteDefinitions,
-)
+from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
 from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.notifying import deliver_webhooks
 from mdm_api.observe import Observed
+from mdm_api.origins import OriginDefinitions
 from mdm_api.parent import end_with_parent
 from mdm_api.problems import no_such_path
 from mdm_api.routes import routes_of
@@ -48,7 +44,7 @@ from mdm_gitops.errors import MdmError
 from mdm_gitops.logs import keep_out
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.source.commits import WriteMode
-from mdm_gitops.source.origin import remote_of
+from mdm_gitops.source.origin import origin_of
 from mdm_gitops.warehouse.connect import ConnectionPool, SessionLimits, borrow, connection_pool
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
@@ -144,14 +140,14 @@ def app_from_environment() -> Starlette:
 
 
 def folder_definitions(folder: Path, settings: Settings) -> DefinitionsProvider:
-    """Return the definitions of *folder*, or those of the remote that its settings name."""
+    """Return the definitions of *folder*, or those of the origin that its settings name."""
     reserved = (settings.ConfigSchema, settings.EntityDataSchema)
     named = settings.Repository.WriteMode
     mode = WriteMode(named) if named else None
-    remote = remote_of(settings)
-    if remote is None:
+    origin = origin_of(folder, settings)
+    if origin is None:
         return FolderDefinitions(folder, reserved_schemas=reserved, write_mode=mode)
-    return RemoteDefinitions(remote, folder, reserved_schemas=reserved, write_mode=mode)
+    return OriginDefinitions(origin, folder, reserved_schemas=reserved, write_mode=mode)
 
 
 @asynccontextmanager

@@ -1,14 +1,14 @@
-"""Where the desired definitions come from: a folder on disk, a remote's branch, or nowhere.
+"""Where the desired definitions come from: a folder on disk, or nowhere (commits of a remote or of a
+revision: ``mdm_api.origins``).
 
 They are looked at when somebody asks, in a thread, and read again only when a file or the commit has
-changed. A remote is asked again after a while; where it does not answer, the last commit holds.
+changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeVar
 import anyio.to_thread
 
 from mdm_gitops.access.catalog import NOTHING_DESIRED, DesiredView
-from mdm_gitops.errors import Conflict, DefinitionError, Finding, InputError, Location, MdmError
+from mdm_gitops.errors import Conflict, DefinitionError, Finding, InputError, Location
 from mdm_gitops.model import Definitions
 from mdm_gitops.source import folder_tree, read_tree_leniently
 from mdm_gitops.source.commit_places import WorkTree
@@ -32,14 +32,9 @@ from mdm_gitops.source.commits import (
     files_of,
 )
 from mdm_gitops.source.git import GitTree, commit_of, head_of, run_git
-from mdm_gitops.source.origin import MIRROR
-from mdm_gitops.source.pushing import RemoteBranch
-from mdm_gitops.source.remote import Remote, fetch
 from mdm_gitops.source.tree import FOLDERS, LOOKALIKES, ROOT_FILES
 
 T = TypeVar("T")
-_ASK_AGAIN_S: Final = 15.0
-_WRITTEN: Final = Path(".mdm", "write.git")
 # What moves when a commit is made, checked out or amended.
 _GIT_FILES: Final = (".git/HEAD", ".git/logs/HEAD", ".git/index")
 
@@ -97,8 +92,8 @@ def _none_given() -> Conflict:
     )
 
 
-class _Written:
-    """What folders and remotes have in common: changes are commits."""
+class Written:
+    """What all that can be written have in common: changes are commits."""
 
     def __init__(self, place: Place, *, mode: WriteMode, reserved_schemas: Sequence[str]) -> None:
         self._reserved_schemas = tuple(reserved_schemas)
@@ -107,19 +102,19 @@ class _Written:
     async def write(self, change: Change, *, author: Author, message: str) -> Committed:
         # Made to its end: a caller who goes away does not leave half of a commit.
         return await asyncio.shield(
-            _in_thread(lambda: self._commits.write(change, author=author, message=message))
+            in_thread(lambda: self._commits.write(change, author=author, message=message))
         )
 
     async def preview(self, change: Change) -> Definitions:
-        return await _in_thread(lambda: self._commits.preview(change))
+        return await in_thread(lambda: self._commits.preview(change))
 
     async def take_back(self, done: Committed, *, author: Author, message: str) -> None:
         await asyncio.shield(
-            _in_thread(lambda: self._commits.take_back(done, author=author, message=message))
+            in_thread(lambda: self._commits.take_back(done, author=author, message=message))
         )
 
 
-class FolderDefinitions(_Written):
+class FolderDefinitions(Written):
     """The definitions of the folder *root*."""
 
     def __init__(
@@ -142,7 +137,7 @@ class FolderDefinitions(_Written):
             return self._view
 
     async def files(self) -> SourceFiles:
-        return await _in_thread(self._files)
+        return await in_thread(self._files)
 
     def _files(self) -> SourceFiles:
         commit = head_of(self._root)
@@ -150,7 +145,7 @@ class FolderDefinitions(_Written):
             tree = folder_tree(self._root)
             sound = [entry.path for entry in tree.entries() if not entry.problem]
             return SourceFiles(files={path: tree.read(path) for path in sound})
-        return _committed_files(GitTree(self._root, commit))
+        return committed_files(GitTree(self._root, commit))
 
     def _look(self) -> object:
         return tuple(sorted(_stamps(self._root)))
@@ -165,84 +160,21 @@ class FolderDefinitions(_Written):
         except DefinitionError as error:
             return DesiredView.broken(error.findings)
         except (InputError, OSError):
-            finding = _finding("the folder of definitions cannot be read")
+            finding = unreadable("the folder of definitions cannot be read")
             return DesiredView.broken((finding,))
 
 
-class RemoteDefinitions(_Written):
-    """The definitions of a remote's branch, by way of mirrors of it in *folder*."""
-
-    def __init__(
-        self,
-        remote: Remote,
-        folder: Path,
-        *,
-        reserved_schemas: Sequence[str],
-        write_mode: WriteMode | None = None,
-    ) -> None:
-        mode = write_mode or WriteMode.BRANCH
-        place = RemoteBranch(remote, folder / _WRITTEN)
-        super().__init__(place, mode=mode, reserved_schemas=reserved_schemas)
-        self._remote, self._mirror = remote, folder / MIRROR
-        self._asked_at = -_ASK_AGAIN_S
-        self._commit = ""
-        self._seen = ""
-        self._view = NOTHING_DESIRED
-        self._lock = asyncio.Lock()
-
-    async def current(self) -> DesiredView:
-        async with self._lock:
-            await _in_thread(self._look)
-            if self._commit != self._seen:
-                self._view = await _in_thread(lambda: self._read(self._commit))
-                self._seen = self._commit
-            return self._view
-
-    async def write(self, change: Change, *, author: Author, message: str) -> Committed:
-        done = await super().write(change, author=author, message=message)
-        self._asked_at = -_ASK_AGAIN_S
-        return done
-
-    async def files(self) -> SourceFiles:
-        commit = await _in_thread(lambda: fetch(self._remote, into=self._mirror))
-        tree = GitTree(self._mirror, commit, self._remote.subpath)
-        return await _in_thread(lambda: _committed_files(tree))
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        if now - self._asked_at < _ASK_AGAIN_S:
-            return
-        try:
-            self._commit = fetch(self._remote, into=self._mirror)
-        except MdmError as error:
-            if not self._commit:
-                self._view = DesiredView.broken((_finding(str(error)),))
-        self._asked_at = time.monotonic()
-
-    def _read(self, commit: str) -> DesiredView:
-        try:
-            tree = GitTree(self._mirror, commit, self._remote.subpath)
-            definitions, findings = read_tree_leniently(
-                tree, commit=commit, reserved_schemas=self._reserved_schemas
-            )
-            return DesiredView.of(definitions, findings)
-        except DefinitionError as error:
-            return DesiredView.broken(error.findings)
-        except MdmError as error:
-            return DesiredView.broken((_finding(str(error)),))
-
-
-def _finding(message: str) -> Finding:
+def unreadable(message: str) -> Finding:
     return Finding(rule="not-readable", message=message, location=Location("mdm.yaml"))
 
 
-def _committed_files(tree: GitTree) -> SourceFiles:
+def committed_files(tree: GitTree) -> SourceFiles:
     said = run_git(tree.repo, "show", "--no-patch", "--format=%ct", tree.commit)
     moment = datetime.fromtimestamp(int(said), UTC)
     return SourceFiles(files=files_of(tree), commit=tree.commit, committed_at=moment)
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mdm_api.definitions import DefinitionsProvider
 from mdm_gitops.errors import Conflict, DefinitionError, PlanRefused, PlanStale
-from mdm_gitops.model import Definitions, Project
+from mdm_gitops.model import Definitions, PermissionGrant, Project
 from mdm_gitops.model.environments import in_environment
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.settings import Settings
@@ -23,6 +23,7 @@ from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.names import Schemas
 
 if TYPE_CHECKING:
+    from mdm_gitops.plan.changes import Change
     from mdm_gitops.plan.plan import Plan
     from mdm_gitops.warehouse.apply import Applied, Patience
     from mdm_gitops.warehouse.planning import Inspect
@@ -37,12 +38,18 @@ _LIMITS = SessionLimits(statement_timeout_s=0, idle_in_transaction_timeout_s=600
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Entities, by folded names, that are deployed together or not at all; *access*: with permissions,
-    webhooks and the project. *created* are those of them that the warehouse did not have."""
+    webhooks and the project. *created* are those of them that the warehouse did not have.
+
+    *grants* and *webhooks*, by name, are asked for by whoever asks for the group, so they need no
+    further consent; what else has changed there does.
+    """
 
     entities: tuple[str, ...]
     created: frozenset[str]
     access: bool
     allow: tuple[str, ...] = ()
+    grants: frozenset[PermissionGrant] = frozenset()
+    webhooks: frozenset[str] = frozenset()
 
 
 class Deployer(Protocol):
@@ -217,8 +224,7 @@ class WarehouseDeployer:
         """Return the plan for *group*.
 
         Raises:
-            PlanRefused: it cannot be applied, or somebody has to allow more than *group* does. What
-                opens permissions and webhooks is allowed: whoever asks for them wants just that.
+            PlanRefused: it cannot be applied, or somebody has to allow more than *group* does.
         """
         from mdm_gitops.warehouse.planning import make_plan
 
@@ -377,17 +383,15 @@ def _allowances(group: Group) -> tuple[Allowance, ...]:
 
 
 def _refuse_unallowed(plan: Plan, definitions: Definitions, group: Group) -> None:
-    from mdm_gitops.plan import changes
     from mdm_gitops.plan.policy import refused_hazards
     from mdm_gitops.warehouse.apply import refuse_blocked
 
-    opens = (changes.GrantPermission, changes.AddWebhook, changes.ChangeWebhook)
     allowances = _allowances(group)
     refuse_blocked(plan, allowances)
     missing = [
         each
         for each in refused_hazards(plan, policy=definitions.project.policy, allowances=allowances)
-        if each.item is None or not isinstance(each.item.change, (*opens, changes.ChangeProject))
+        if each.item is None or not _is_asked_for(each.item.change, group)
     ]
     if missing:
         texts = " ".join(dict.fromkeys(str(each.allowance) for each in missing))
@@ -395,6 +399,18 @@ def _refuse_unallowed(plan: Plan, definitions: Definitions, group: Group) -> Non
             f"{len(missing)} of the changes need consent, the first: {missing[0].message}",
             hint=f"review the package, then send allow={texts.replace(' ', ',')}",
         )
+
+
+def _is_asked_for(change: Change, group: Group) -> bool:
+    from mdm_gitops.plan.changes import AddWebhook, ChangeWebhook, GrantPermission
+
+    match change:
+        case GrantPermission(grant=grant):
+            return grant in group.grants
+        case AddWebhook(webhook=webhook) | ChangeWebhook(webhook=webhook):
+            return webhook.name in group.webhooks
+        case _:
+            return False
 
 
 def _document(entity: str, applied: Applied) -> Document:

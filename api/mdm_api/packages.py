@@ -214,13 +214,15 @@ class _Deployment:
         names = in_order(wanted, {fold(entity.name) for entity in self._package.manifest.entities})
         state = self._call.state
         known = {*state.entities, *(entity.name for entity in state.removed)}
-        project_moves = state.project is None or state.project != wanted.project
+        given, with_project = self._package, state.project is None
         allow = tuple(text.strip() for text in self._given["allow"].split(",") if text.strip())
         return Group(
             entities=names,
             created=frozenset(names) - known,
-            access=self._options.permissions or self._options.webhooks or project_moves,
+            access=self._options.permissions or self._options.webhooks or with_project,
             allow=allow,
+            grants=frozenset(given.grants()) if self._options.permissions else frozenset(),
+            webhooks=frozenset(given.webhook_names()) if self._options.webhooks else frozenset(),
         )
 
     def _refuse_targets(self, wanted: Definitions) -> None:

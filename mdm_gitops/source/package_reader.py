@@ -10,19 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
 from mdm_gitops.errors import InputError, MdmError
-from mdm_gitops.model import Definitions, fold
+from mdm_gitops.model import Definitions, PermissionGrant, fold
+from mdm_gitops.model.access import Permissions, Webhooks
 from mdm_gitops.model.checks import DEFAULT_RESERVED_SCHEMAS
 from mdm_gitops.model.package import FORMAT_VERSION, PackageManifest
+from mdm_gitops.source.documents import YamlDocument
 from mdm_gitops.source.limits import MAX_YAML_BYTES
 from mdm_gitops.source.repository import read_tree
 from mdm_gitops.source.strict_json import DECODER
 from mdm_gitops.source.zip_tree import ZipTree
 
+Shape = TypeVar("Shape", Permissions, Webhooks)
 MANIFEST: Final = "mdm-package.json"
 _MANIFEST_END: Final = "package.json"
 _MAX_MANIFEST_BYTES: Final = 8 * MAX_YAML_BYTES
@@ -41,6 +44,20 @@ class Package:
         """Return what the package defines, as if it were a repository; see ``read_tree``."""
         commit = self.manifest.source_commit
         return read_tree(self.files, commit=commit, reserved_schemas=reserved_schemas)
+
+    def grants(self) -> tuple[PermissionGrant, ...]:
+        """Return what the package permits, whatever else it holds."""
+        found = self._shared("permissions", Permissions)
+        return tuple(grant for item in found.permissions for grant in item.grants())
+
+    def webhook_names(self) -> tuple[str, ...]:
+        return tuple(webhook.name for webhook in self._shared("webhooks", Webhooks).webhooks)
+
+    def _shared(self, name: str, model: type[Shape]) -> Shape:
+        data = self.files.get(f"{name}.yaml")
+        if data is None:
+            return model()
+        return YamlDocument(f"{name}.yaml", data).as_model(model, name)
 
 
 def read_package(file: IO[bytes]) -> Package:

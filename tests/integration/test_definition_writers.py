@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import pytest
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.access.api_keys import ensure_first_key
-from mdm_gitops.errors import Conflict
+from mdm_gitops.errors import Conflict, SettingsError
 from mdm_gitops.settings import Settings
 from mdm_gitops.source.commits import Author, CommitWriter, Files, WriteMode
 from mdm_gitops.source.pushing import RemoteBranch
@@ -249,6 +250,52 @@ async def test_what_the_remote_does_not_take(api: str, remote: Path, tmp_path: P
         client.headers["X-API-Key"] = KEY
         answer = await client.post("/api/v1/entity-create", json=document("leaf"))
         assert problem(answer) == (409, "DEFINITIONS_IN_GIT")
+
+
+async def test_a_remote_that_is_gone(api: str, remote: Path, tmp_path: Path) -> None:
+    settings = settings_for(remote, "commit")
+    async with served_from(api, tmp_path / "server", settings) as client:
+        client.headers["X-API-Key"] = KEY
+        assert (await client.get(f"{E}/shared0")).status_code == 200
+        shutil.move(remote, tmp_path / "elsewhere")
+        answer = await client.post("/api/v1/entity-create", json=document("leaf"))
+        assert problem(answer) == (503, "SOURCE_UNAVAILABLE")
+        assert (await client.get(f"{E}/shared0")).status_code == 200  # what was read last holds
+    async with served_from(api, tmp_path / "other", settings) as client:
+        client.headers["X-API-Key"] = KEY
+        about = (await client.get(f"{E}/summary")).json()["definitions"]
+        assert about == {"available": False, "commit": None, "errorCount": 1}
+
+
+async def test_only_commits_that_may_be_taken_count(api: str, remote: Path, tmp_path: Path) -> None:
+    signers = tmp_path / "signers"
+    signers.write_text("ana@example.com ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIB==\n")
+    with pytest.raises(SettingsError, match="signed"):
+        folder_definitions(tmp_path, settings_for(remote, "commit", AllowedSigners=signers))
+    settings = settings_for(remote, None, AllowedSigners=signers)
+    async with served_from(api, tmp_path / "server", settings) as client:
+        client.headers["X-API-Key"] = KEY
+        assert (await client.get(f"{E}/shared0")).status_code == 404
+        about = (await client.get(f"{E}/summary")).json()["definitions"]
+        assert about["available"] is False
+
+
+async def test_a_revision_of_the_folder_is_what_is_served(api: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "entities").mkdir(parents=True)
+    (root / "mdm.yaml").write_text(
+        "name: test\napiVersion: mdm-gitops/v1\ndomains: [{name: ref}]\n"
+    )
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "start")
+    settings = Settings(Source={"Revision": "main"})
+    async with served_from(api, root, settings) as client:
+        client.headers["X-API-Key"] = KEY
+        (root / "entities/mine.yaml").write_text(ENTITY.format("mine"))
+        assert (await client.get(f"{E}/mine")).status_code == 404  # not committed
+        assert (await client.post(f"{E}/leaf", json=document("leaf"))).status_code == 201
+        assert (await client.get(f"{E}/leaf")).json()["status"]["state"] == "draft"
 
 
 def test_a_commit_is_taken_back_without_a_trace_or_by_another(remote: Path, tmp_path: Path) -> None:
