@@ -177,8 +177,12 @@ def chunks_of(file: IO[bytes], *, sent: Callable[[int], None]) -> Iterator[bytes
 
 
 @contextmanager
-def transfer(what: str, *, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yield a function that is told of bytes; on a terminal a bar on stderr shows them."""
+def transfer(what: str, *, total: int | None, then: str = "") -> Iterator[Callable[[int], None]]:
+    """Yield a function that is told of bytes; on a terminal a bar on stderr shows them.
+
+    When all are there, and *then* says what the other side does with them, that is shown and how long
+    it takes.
+    """
     from mdm_gitops.cli._output import console
 
     screen = console(stderr=True)
@@ -189,6 +193,7 @@ def transfer(what: str, *, total: int | None) -> Iterator[Callable[[int], None]]
         BarColumn,
         DownloadColumn,
         Progress,
+        SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
         TransferSpeedColumn,
@@ -201,12 +206,26 @@ def transfer(what: str, *, total: int | None) -> Iterator[Callable[[int], None]]
         TransferSpeedColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=screen, transient=True) as progress:
-        task = progress.add_task(what, total=total)
+    progress = Progress(*columns, console=screen, transient=True)
+    waiting = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+    )
+    task = progress.add_task(what, total=total)
 
-        def moved(size: int) -> None:
-            progress.advance(task, size)
-            if progress.tasks[0].finished:
-                progress.update(task, description="checking and writing", total=None)
+    def moved(size: int) -> None:
+        progress.advance(task, size)
+        if then and progress.finished and not waiting.tasks:
+            progress.stop()
+            waiting.add_task(then)
+            waiting.start()
 
+    progress.start()
+    try:
         yield moved
+    finally:
+        progress.stop()
+        waiting.stop()

@@ -136,7 +136,9 @@ def _send(
         headers["Content-Length"] = str(size)
     with (
         click.open_file(str(path or "-"), "rb") as file,
-        transfer(f"sending {path or 'standard input'}", total=size) as sent,
+        transfer(
+            f"sending {path or 'standard input'}", total=size, then="checking and writing"
+        ) as sent,
     ):
         return remote.call(
             "POST",

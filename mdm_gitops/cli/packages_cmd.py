@@ -110,7 +110,10 @@ def deploy(
     boundary = secrets.token_hex(16)
     head, tail = _around(file.name, boundary)
     size = file.stat().st_size
-    with file.open("rb") as content, transfer(f"sending {file}", total=size) as sent:
+    with (
+        file.open("rb") as content,
+        transfer(f"sending {file}", total=size, then="checking and deploying") as sent,
+    ):
         answer = Remote(url=url, api_key=api_key).call(
             "POST",
             "/api/v1/packages/deploy",
