@@ -129,7 +129,8 @@ def _named(
     for number, name in enumerate(entity.key_columns):
         column = entity.column_by_name[fold(name)]
         values[f"k{number}"] = [each[number] for each in typed]
-        lists.append(f"%(k{number})s::{physical_type(column)}[]")
+        # Without precision and scale: a key is compared as it is written, not as it would be stored.
+        lists.append(f"%(k{number})s::{physical_type(column).partition('(')[0]}[]")
         same.append(f't."{column.folded}" = w."k{number}"')
     names = ", ".join(f'"k{number}"' for number in range(len(lists)))
     exists = f"EXISTS (SELECT FROM {source}{where_clause([*conditions, *same])})"

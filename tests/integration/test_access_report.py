@@ -20,7 +20,7 @@ from mdm_gitops.cli import main
 from mdm_gitops.data.access_report import inspector
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.rows import ListRequest, list_rows
-from mdm_gitops.errors import PlanRefused
+from mdm_gitops.errors import NotFound, PlanRefused
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.access_report import AccessEffect, Verdict
 from mdm_gitops.plan.document_schema import plan_schema
@@ -560,3 +560,74 @@ def write(folder: Path, tests: str) -> None:
     for path, data in files.items():
         (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_bytes(data)
+
+
+SITE = b"""
+name: site
+domain: crm
+keyColumns: [country, opened, size]
+columns:
+  - {name: country, dataType: string, nullable: false}
+  - {name: opened, dataType: date, nullable: false}
+  - {name: size, dataType: decimal, precision: 8, scale: 2, nullable: false}
+"""
+
+
+async def test_a_key_of_several_columns_is_compared_by_its_types(
+    conn: AsyncConnection[Any],
+) -> None:
+    key = "{{country: CH, opened: 2026-03-01, size: {}}}"
+    keys = {"equal": "1.5", "equal too": "1.50", "other": "1.504"}
+    tests = "".join(
+        f"  - {{name: {name}, principal: wide, entity: site,"
+        f" expect: {{includes: [{key.format(size)}]}}}}\n"
+        for name, size in keys.items()
+    )
+    wanted = definitions(tests, files={**FILES, "entities/site.yaml": SITE})
+    await apply(conn, wanted)
+    await by_hand.insert(conn, "site", [{"country": "CH", "opened": "2026-03-01", "size": "1.5"}])
+    found = {name: verdict for name, (verdict, _) in verdicts(await planned(conn, wanted)).items()}
+    assert found == {"equal": "passed", "equal too": "passed", "other": "failed"}
+
+
+ON_CUSTOMER = "{{users: [ana], domains: [crm], entities: [customer], {}}}"
+VARIANTS = (
+    "{users: [ana], domains: [crm], actions: [read]}",
+    "{users: [ana], domains: [ref], actions: [read]}",
+    ON_CUSTOMER.format("actions: [write], rowFilterDsl: \"[country] = 'CH'\""),
+    ON_CUSTOMER.format(
+        "actions: [read], rowFilterDsl: \"[country].[region] = 'AS' OR [email] = me()\""
+    ),
+    # Null for all rows but one, for which it is false: nobody is reached.
+    ON_CUSTOMER.format("actions: [read], rowFilterDsl: \"[email] <> 'ana'\""),
+)
+
+
+async def test_what_is_gained_and_lost_is_what_lists_show_before_and_after(
+    warehouse: AsyncConnection[Any],
+) -> None:
+    sides = [definitions(permissions=f"permissions:\n  - {each}\n") for each in VARIANTS]
+    shown = []
+    for side in sides:
+        await by_hand.set_grants(warehouse, side)
+        shown.append(await listed(warehouse, "ana"))
+    assert [len(rows) for rows in shown] == [8, 0, 6, 3, 0]
+    for before, had in zip(sides, shown, strict=True):
+        await by_hand.set_grants(warehouse, before)
+        for after, has in zip(sides, shown, strict=True):
+            found = told(await planned(warehouse, after)).get(("ana", "customer", "read"))
+            expected = (len(had), len(has), len(has - had), len(had - has), 8)
+            assert (numbers(found) if found else None) == (expected if before != after else None)
+
+
+async def listed(conn: AsyncConnection[Any], name: str) -> set[str]:
+    """Return the keys of the customers that a list shows *name*; none where it is refused."""
+    state = await read_state(conn, schemas=Schemas())
+    asking = Asking(
+        principal=principal_named(name), state=state, schemas=Schemas(), now=datetime.now(UTC)
+    )
+    try:
+        page = await list_rows(conn, asking=asking, entity="customer", request=ListRequest())
+    except NotFound:
+        return set()
+    return {json.loads(row)["code"] for row in page.rows}
