@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psycopg
 import pytest
 from click.testing import CliRunner
 from psycopg import AsyncConnection
@@ -38,6 +39,7 @@ from mdm_gitops.warehouse.store import read_state
 from mdm_gitops.warehouse.waiting_plans import find_plan, list_plans
 from mdm_operator import Reconciler
 from mdm_operator.state import Outcome
+from tests.conftest import DatabaseMaker
 from tests.integration import by_hand
 from tests.integration.test_writes import FILES
 from tests.support.warehouses import apply
@@ -74,14 +76,34 @@ def definitions(
     return read_tree({**files, **more})
 
 
+@pytest.fixture(scope="module")
+def deployed_url(admin: psycopg.Connection[Any], server_url: str, template: str) -> Iterator[str]:
+    """A database with definitions and rows, to which nobody is connected; each test has a copy."""
+    maker = DatabaseMaker(admin, server_url, template)
+    url = maker()
+    asyncio.run(_deploy(url))
+    yield url
+    maker.drop_all()
+
+
+async def _deploy(url: str) -> None:
+    async with await connect(url, application_name="test") as conn:
+        await apply(conn, definitions())
+        await by_hand.insert(conn, "country", [{"code": "CH"}, {"code": "JP", "region": "AS"}])
+        rows = [{**row, "email": "ana" if row["code"] == "C4" else None} for row in ROWS]
+        rows[0]["_sys_is_deleted"] = True
+        await by_hand.insert(conn, "customer", rows)
+
+
 @pytest.fixture
-async def warehouse(conn: AsyncConnection[Any]) -> AsyncIterator[AsyncConnection[Any]]:
-    await apply(conn, definitions())
-    await by_hand.insert(conn, "country", [{"code": "CH"}, {"code": "JP", "region": "AS"}])
-    rows = [{**row, "email": "ana" if row["code"] == "C4" else None} for row in ROWS]
-    rows[0]["_sys_is_deleted"] = True
-    await by_hand.insert(conn, "customer", rows)
-    yield conn
+def warehouse_url(make_database: DatabaseMaker, deployed_url: str) -> str:
+    return make_database.copy_of(deployed_url)
+
+
+@pytest.fixture
+async def warehouse(warehouse_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(warehouse_url, application_name="test") as conn:
+        yield conn
 
 
 async def planned(conn: AsyncConnection[Any], wanted: Definitions, **more: Any) -> Plan:
@@ -296,12 +318,12 @@ async def test_a_targeted_plan_judges_its_entity_under_the_permissions_that_stay
 
 
 async def test_a_tier_without_row_filters_and_a_slow_count_fail_a_test(
-    warehouse: AsyncConnection[Any], database_url: str
+    warehouse: AsyncConnection[Any], warehouse_url: str
 ) -> None:
     wanted = definitions(test("one", "ana", "{count: 3}"))
     community = await planned(warehouse, wanted, settings=Settings(Tier="Community"))
     assert verdicts(community)["one"][0] == "failed"
-    async with await connect(database_url, application_name="test") as other, other.transaction():
+    async with await connect(warehouse_url, application_name="test") as other, other.transaction():
         await other.execute("LOCK mdm_data.customer IN ACCESS EXCLUSIVE MODE")
         slow = await planned(
             warehouse,
@@ -438,12 +460,11 @@ async def test_a_plan_without_tests_and_with_the_same_grants_asks_nothing_more(
 
 @pytest.fixture
 def folder(
-    warehouse: AsyncConnection[Any],
-    database_url: str,
+    warehouse_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    monkeypatch.setenv("Mdm__Database__Url", database_url)
+    monkeypatch.setenv("Mdm__Database__Url", warehouse_url)
     tests = test("rows", "eva", "{count: 6}", ", groups: [swiss]") + test("none", "evi", "denied")
     write(tmp_path, tests)
     return tmp_path
@@ -530,14 +551,14 @@ async def test_the_operator_judges_before_it_applies_and_after(
 
 
 async def test_a_plan_that_waits_for_a_domain_speaks_of_no_other_domains_tests(
-    warehouse: AsyncConnection[Any], database_url: str, tmp_path: Path
+    warehouse: AsyncConnection[Any], warehouse_url: str, tmp_path: Path
 ) -> None:
     other = "  - {name: of country, principal: eva, entity: country, expect: denied}\n"
     write(tmp_path, test("of customer", "wide", "{count: 8}") + other)
     country = FILES["entities/country.yaml"] + b"  - {name: more, dataType: string}\n"
     (tmp_path / "entities/country.yaml").write_bytes(country)
     settings = Settings.model_validate({"Operator": {"Mode": "plan-only"}})
-    reconciler = Reconciler(tmp_path, url=database_url, settings=settings)
+    reconciler = Reconciler(tmp_path, url=warehouse_url, settings=settings)
     try:
         assert await outcome(reconciler) is Outcome.APPROVAL_PENDING
     finally:
