@@ -52,11 +52,11 @@ def differences(
 
 def test_re2_and_postgres_agree_on_random_patterns(database: psycopg.Connection[Any]) -> None:
     pairs = hits = 0
-    for seed in range(10):
+    for seed in range(5):
         wrong, cases, matched = differences(database, seed)
         assert not wrong, f"seed {seed}: {wrong[:5]}"
         pairs, hits = pairs + cases, hits + matched
-    assert pairs > 20_000
+    assert pairs > 10_000
     assert 0.2 < hits / pairs < 0.8
 
 
