@@ -108,6 +108,36 @@ def test_it_takes_what_a_writer_of_csv_writes(
     assert [row for row in back if row] == [list(row) for row in rows]
 
 
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.text(alphabet="'=\",a\n", max_size=4)] * 2), min_size=1, max_size=4),
+    st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    st.sampled_from(['"', "'"]),
+    st.lists(st.integers(0, 60), max_size=4),
+)
+def test_no_value_that_may_be_escaped_is_overlooked(
+    rows: list[tuple[str, ...]], quoting: int, quote: str, cuts: list[int]
+) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, quotechar=quote, quoting=quoting, lineterminator="\n")  # type: ignore[arg-type]
+    writer.writerow(("x", "y"))
+    writer.writerows(rows)
+    body, reader, start = text.getvalue().encode(), CsvReader(Dialect(quote=quote)), 0
+    for cut in [*sorted(cuts), len(body)]:
+        reader.feed(body[start:cut])
+        start = max(start, cut)
+    reader.finish()
+    if any(value.startswith("'") for row in rows for value in row):
+        assert reader.may_be_escaped
+
+
+def test_a_file_without_the_sign_at_a_beginning_has_no_escapes() -> None:
+    reader = CsvReader(Dialect())
+    reader.feed(b"x,y\nO'Neil,\"it's\"\n5',a\n")
+    reader.finish()
+    assert not reader.may_be_escaped
+
+
 def test_a_misplaced_quote_is_told_with_its_line() -> None:
     reader = CsvReader(Dialect())
     reader.feed(b'a,b\n1,"x\ny"\n2,3\n')
