@@ -1,4 +1,4 @@
-"""What modules of this folder share: a warehouse to import into, deployed once and copied per test."""
+"""What modules of this folder share: warehouses that are deployed once and copied per test."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.source import read_tree
 from tests.conftest import DatabaseMaker
 from tests.support.importing import deploy
-from tests.support.warehouses import opened
+from tests.support.warehouses import SCHEMAS, apply, opened
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +36,29 @@ async def _deploy(url: str) -> None:
 @pytest.fixture
 def importing_url(make_database: DatabaseMaker, importing_template: str) -> str:
     return make_database.copy_of(importing_template)
+
+
+@pytest.fixture(scope="session")
+def customers_template(
+    admin: psycopg.Connection[Any], server_url: str, template: str
+) -> Iterator[str]:
+    """A database with the entities of ``test_writes`` and the first key; nobody is connected."""
+    maker = DatabaseMaker(admin, server_url, template)
+    url = maker()
+    asyncio.run(_deploy_customers(url))
+    yield url
+    maker.drop_all()
+
+
+async def _deploy_customers(url: str) -> None:
+    from tests.integration.test_api_basics import KEY
+    from tests.integration.test_writes import FILES
+
+    async with opened(url) as conn:
+        await apply(conn, read_tree(FILES))
+        await ensure_first_key(conn, schemas=SCHEMAS, configured=KEY)
+
+
+@pytest.fixture
+def customers_url(make_database: DatabaseMaker, customers_template: str) -> str:
+    return make_database.copy_of(customers_template)

@@ -18,12 +18,23 @@ from tests.support.served_folder import deployed, git, repository, served_folder
 
 pytestmark = pytest.mark.anyio
 PATH = "/api/v1/permissions"
-GRANT: dict[str, Any] = {"principal": "apikey:new", "domain": "crm", "entity": "customer", "actions": ["read"]}
+GRANT: dict[str, Any] = {
+    "principal": "apikey:new",
+    "domain": "crm",
+    "entity": "customer",
+    "actions": ["read"],
+}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return repository(tmp_path, FILES)
+
+
+@pytest.fixture
+def database_url(customers_url: str) -> str:
+    """A warehouse in which *root* has been applied already, so that doing it again costs nothing."""
+    return customers_url
 
 
 @pytest.fixture
