@@ -481,6 +481,30 @@ _OWN: Final[dict[str, Schema]] = {
         },
         "additionalProperties": True,
     },
+    "CommonEntities": _object({"items": _list(ref("CommonEntity"))}),
+    "CommonEntity": _object(
+        {
+            "id": _TEXT,
+            "name": _TEXT,
+            "displayName": _optional(_TEXT),
+            "description": _optional(_TEXT),
+            "domain": _TEXT,
+            "version": _TEXT,
+            "rows": _COUNT,
+            "dependencies": _list(_TEXT),
+            "source": _TEXT,
+            "licence": _TEXT,
+            "installed": _FLAG,
+        }
+    ),
+    "CommonInstall": {
+        "type": "object",
+        "properties": {"domain": _optional(_TEXT)},
+        "additionalProperties": False,
+    },
+    "CommonInstalled": _object(
+        {"installed": _list(_TEXT), "commit": _optional(_TEXT), "branch": _optional(_TEXT)}
+    ),
     "PackageExport": {
         "type": "object",
         "properties": {

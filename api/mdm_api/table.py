@@ -10,6 +10,7 @@ from mdm_api import (
     audit,
     changes,
     choices,
+    common_entities,
     data,
     deliveries,
     deployment,
@@ -37,6 +38,7 @@ from mdm_api.operations import Operation
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *entities.operations,
     *entity_writes.operations,
+    *common_entities.operations,
     *deployment.operations,
     *reconciliation.operations,
     *plans.operations,

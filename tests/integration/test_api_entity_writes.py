@@ -302,3 +302,35 @@ async def test_a_server_that_does_not_write(database_url: str, conn: Any, root: 
         client.headers["X-API-Key"] = KEY
         answer = await client.post("/api/v1/entity-create", json=LEAF)
         assert problem(answer) == (409, "DEFINITIONS_IN_GIT")
+
+
+async def test_common_entities_come_with_what_they_need(
+    client: Client, conn: AsyncConnection[Any], root: Path
+) -> None:
+    common = "/api/v1/common-entities"
+    items = {item["id"]: item for item in (await client.get(common)).json()["items"]}
+    assert items["language"]["rows"] == 7923 and items["subdivision"]["dependencies"] == ["country"]
+    assert all(
+        "iso-codes" in i["source"] and i["licence"].startswith("LGPL") for i in items.values()
+    )
+    assert items["country"]["installed"]  # there is one of its name
+    missing = await client.post(f"{common}/moon/install")
+    assert problem(missing) == (404, "COMMON_ENTITY_NOT_FOUND")
+    assert problem(await client.post(f"{common}/country/install")) == (409, "ENTITY_EXISTS")
+    ref, hr = await key_of(conn, "ref"), await key_of(conn, "hr")
+    for headers, body in ((ref, {}), (ref, {"domain": "hr"}), (hr, {"domain": "ref"})):
+        refused = await client.post(f"{common}/currency/install", json=body, headers=headers)
+        assert problem(refused) == (403, "ACCESS_DENIED")
+    done = await client.post(f"{common}/currency/install", json={"domain": "ref"}, headers=ref)
+    assert done.status_code == 201, done.text
+    assert done.json()["installed"] == ["currency"]
+    assert git(root, "show", "--name-only", "--format=%an", "HEAD").split() == [
+        *("ref", "entities/base/currency.yaml", "seed/currency.json"),
+    ]
+    assert "domain: ref" in (root / "entities/base/currency.yaml").read_text()
+    assert (await client.post(f"{E}/currency/deploy")).status_code == 200
+    page = await client.get(f"{E}/currency/data?count=true&take=1")
+    assert page.json()["totalCount"] == items["currency"]["rows"]
+    # A Global Admin gets the domain along.
+    assert (await client.post(f"{common}/language/install")).status_code == 201
+    assert "linguistics" in (root / "mdm.yaml").read_text()
