@@ -33,7 +33,7 @@ def access() -> None:
 
 
 @click.command()
-@click.option("--user", "name", required=True, help="Principal: ana, user:ana, apikey:shop, ...")
+@click.option("--user", "name", required=True, help="Principal: ana, group:sales, apikey:shop, ...")
 @click.option("--group", "groups", multiple=True, help="A group of the user; may be repeated.")
 @click.option("--entity", required=True, help="Name of the entity.")
 @click.option(

@@ -73,6 +73,11 @@ def test_without_the_group_the_domain_row_holds(folder: Path) -> None:
     assert found["actions"]["read"]["rows"] == 9 and not found["actions"]["write"]["granted"]
 
 
+def test_a_group_by_itself_has_what_its_rows_give(folder: Path) -> None:
+    found = explained(folder, "--user", "group:sales", "--entity", "customer")
+    assert found["actions"]["write"]["rows"] == 6 and not found["actions"]["approve"]["granted"]
+
+
 def test_a_row_without_effect_says_why(folder: Path) -> None:
     found = explained(folder, "--user", "ana", "--entity", "country")
     assert not any(action["granted"] for action in found["actions"].values())
