@@ -16,7 +16,7 @@ from typing import Any, Final
 from psycopg import AsyncConnection, errors
 
 from mdm_gitops.access import Principal, Rights, principal_named, rights_of
-from mdm_gitops.data.access_prospect import Prospect
+from mdm_gitops.data.access_prospect import DRIFTED, DRIFTED_WORDS, Prospect
 from mdm_gitops.data.asking import Asking, row_filter
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.selecting import (
@@ -165,13 +165,15 @@ async def _of_entity(
                 effects.append(_effect(pair, action, reason=asked))
     for start in range(0, len(questions), _PER_SCAN):
         some = questions[start : start + _PER_SCAN]
-        changes = None
+        changes: list[RowChange] | str = _TOO_LONG
         if time.monotonic() < deadline:
             changes = await _counted(conn, prospect, prospect.after.entities[name], some)
         for number, asked in enumerate(some):
-            rows = changes[number] if changes is not None else None
-            reason = "" if rows is not None else _TOO_LONG
-            effects.append(_effect(asked.pair, asked.action, rows=rows, reason=reason))
+            pair, action = asked.pair, asked.action
+            if isinstance(changes, str):
+                effects.append(_effect(pair, action, reason=changes))
+            else:
+                effects.append(_effect(pair, action, rows=changes[number]))
     order = list(Action)
     return sorted(effects, key=lambda each: (each.principal, order.index(each.action)))
 
@@ -219,8 +221,8 @@ async def _counted(
     prospect: Prospect,
     stored: StoredEntity,
     questions: Sequence[_Question],
-) -> list[RowChange] | None:
-    """Count for all *questions* in one scan; None if it took too long."""
+) -> list[RowChange] | str:
+    """Count for all *questions* in one scan, or return why that was not possible."""
     anybody = prospect.asking(_NOBODY, prospect.after)
     columns, values = ["count(*)"], dict[str, Any]()
     for number, asked in enumerate(questions):
@@ -238,7 +240,9 @@ async def _counted(
         async with conn.transaction():
             row = await (await conn.execute(query.encode(), values)).fetchone()
     except errors.QueryCanceled:
-        return None
+        return _TOO_LONG
+    except DRIFTED:
+        return DRIFTED_WORDS
     assert row is not None, "an aggregate has one row"
     return [
         RowChange(

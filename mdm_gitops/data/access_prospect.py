@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import Final
+
+from psycopg import errors
 
 from mdm_gitops.access import Principal, Tier
 from mdm_gitops.access.testing import by_principal
@@ -20,6 +23,15 @@ from mdm_gitops.model import Column, Definitions, Entity, fold
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import Drafted
 from mdm_gitops.warehouse.store import StoredEntity, StoreState
+
+# What a statement meets when somebody changed a table by hand; the plan tells it as drift.
+DRIFTED: Final = (
+    errors.UndefinedTable,
+    errors.UndefinedColumn,
+    errors.UndefinedFunction,
+    errors.DatatypeMismatch,
+)
+DRIFTED_WORDS: Final = "its table is not as it was deployed"
 
 
 @dataclass(frozen=True, kw_only=True)

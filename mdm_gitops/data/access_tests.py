@@ -14,7 +14,7 @@ from psycopg import AsyncConnection, errors
 
 from mdm_gitops.access import rights_of
 from mdm_gitops.access.testing import judge, result_of, who_asks
-from mdm_gitops.data.access_prospect import Prospect
+from mdm_gitops.data.access_prospect import DRIFTED, DRIFTED_WORDS, Prospect
 from mdm_gitops.data.asking import Asking, row_filter
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.selecting import conditions_on, predicate_values, rows_source, where_clause
@@ -81,6 +81,8 @@ async def _by_rows(
             found = await _ask(conn, asking, stored, typed, expect, named)
     except errors.QueryCanceled:
         return Verdict.FAILED, TOO_SLOW
+    except DRIFTED:
+        return Verdict.UNCHECKED, DRIFTED_WORDS
     failures = tuple(_failures(expect, found))
     if failures:
         return Verdict.FAILED, *failures

@@ -428,6 +428,19 @@ async def test_a_warehouse_without_a_store_has_nothing_to_judge_by(
     assert plan.access.effects == ()
 
 
+async def test_a_table_that_somebody_changed_by_hand_is_drift_and_no_failure(
+    warehouse: AsyncConnection[Any],
+) -> None:
+    """The plan that sets it right must not fail on the way."""
+    await warehouse.execute("ALTER TABLE mdm_data.customer DROP COLUMN email CASCADE")
+    wanted = definitions(test("one", "ana", "{count: 3}"), permissions=MORE.replace("AS'", "EU'"))
+    plan = await planned(warehouse, wanted)
+    assert plan.drift and not plan.refusals
+    assert verdicts(plan)["one"] == ("unchecked", "its table is not as it was deployed")
+    effects = told(plan)
+    assert effects["ana", "customer", "read"].reason == "its table is not as it was deployed"
+
+
 async def test_an_effect_over_columns_to_come_says_so(warehouse: AsyncConnection[Any]) -> None:
     after = PERMISSIONS.replace("\"[country] = 'CH'\"", '"[part] IS NULL"')
     files = {**FILES, "entities/customer.yaml": RENAMED}
