@@ -11,6 +11,7 @@ from mdm_api import bodies, schemas
 from mdm_api.call import Call, json_response
 from mdm_api.operations import JSON, Access, Answer, Body, Operation
 from mdm_gitops.data import audit
+from mdm_gitops.data.asking import no_such_entity
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import fold
 from mdm_gitops.model.values import to_json_value
@@ -50,6 +51,8 @@ async def request_reconcile(call: Call) -> Response:
 async def suspend_reconciliation(call: Call) -> Response:
     body = bodies.load_object(await call.body(), known=("entity", "reason"), may_be_empty=True)
     scope, reason = _scope(body), _text(body, "reason")
+    if scope and scope not in call.state.entities:
+        raise no_such_entity(scope, call.state.entities)  # a misspelt name would stop nothing
 
     async def work(conn: Connection) -> None:
         actor = call.principal.actor
@@ -203,7 +206,7 @@ operations = (
             required=False,
         ),
         answers=_ANSWER,
-        errors=("REQUEST_INVALID",),
+        errors=("REQUEST_INVALID", "ENTITY_NOT_FOUND"),
     ),
     _post(
         "/api/v1/reconciliation/resume",

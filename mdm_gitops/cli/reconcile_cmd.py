@@ -71,26 +71,29 @@ async def _now(directory: Path) -> int:
 async def _suspend(directory: Path, entity: str, reason: str) -> bool:
     from mdm_gitops.cli._session import actor, session
     from mdm_gitops.data import audit
+    from mdm_gitops.data.asking import no_such_entity
     from mdm_gitops.model import fold
     from mdm_gitops.warehouse import reconciliation
+    from mdm_gitops.warehouse.store import read_state
 
-    async with (
-        session(directory, application_name="mdm-gitops reconcile") as s,
-        s.conn.transaction(),
-    ):
+    async with session(directory, application_name="mdm-gitops reconcile") as s:
         who, scope = actor(), fold(entity)
-        changed = await reconciliation.suspend(
-            s.conn, schemas=s.schemas, scope=scope, actor=who, reason=reason
-        )
-        if changed:
-            await audit.record(
-                s.conn,
-                schemas=s.schemas,
-                actor=who,
-                action="reconciliation_suspended",
-                entities=[scope] if scope else [],
-                details={"reason": reason} if reason else {},
+        entities = (await read_state(s.conn, schemas=s.schemas)).entities
+        if scope and scope not in entities:  # a misspelt name would stop nothing
+            raise no_such_entity(entity, entities)
+        async with s.conn.transaction():
+            changed = await reconciliation.suspend(
+                s.conn, schemas=s.schemas, scope=scope, actor=who, reason=reason
             )
+            if changed:
+                await audit.record(
+                    s.conn,
+                    schemas=s.schemas,
+                    actor=who,
+                    action="reconciliation_suspended",
+                    entities=[scope] if scope else [],
+                    details={"reason": reason} if reason else {},
+                )
         return changed
 
 

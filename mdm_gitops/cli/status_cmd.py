@@ -15,7 +15,7 @@ import click
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
 from mdm_gitops.cli._output import echo_json, json_option
-from mdm_gitops.errors import DefinitionError
+from mdm_gitops.errors import DefinitionError, Finding, Location, MdmError
 
 if TYPE_CHECKING:
     from mdm_gitops.access.catalog import Catalog, DesiredView
@@ -69,13 +69,21 @@ def _read_definitions(directory: Path) -> DesiredView:
         tree = folder_tree(directory)
         commit = commit_of(directory)
     else:
-        commit = origin.newest()
-        tree = origin.tree(commit)
+        try:
+            commit = origin.newest()
+            tree = origin.tree(commit)
+        except MdmError as error:  # what is deployed is told also while the remote is away
+            return DesiredView.broken((_unreachable(error),))
     try:
         definitions, findings = read_tree_leniently(tree, commit=commit, reserved_schemas=reserved)
     except DefinitionError as error:
         return DesiredView.broken(error.findings)
     return DesiredView.of(in_environment(definitions, settings.Environment), findings)
+
+
+def _unreachable(error: MdmError) -> Finding:
+    message = f"the definitions cannot be had: {error}"
+    return Finding(rule="not-readable", message=message, location=Location("mdm.yaml"))
 
 
 async def _ask(s: Session, view: DesiredView) -> Document:

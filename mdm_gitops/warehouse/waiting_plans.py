@@ -152,7 +152,8 @@ async def find_plan(conn: Connection, plan_id: str, *, schemas: Schemas) -> Wait
     Raises:
         NotFound: there is none (``PLAN_NOT_FOUND``).
     """
-    found = await _rows(conn, _ONE, schemas, plan_id=plan_id)
+    usable = plan_id.isascii() and plan_id.isalnum()
+    found = await _rows(conn, _ONE, schemas, plan_id=plan_id) if usable else []
     if not found:
         raise no_such_plan(plan_id)
     return _plan(found[0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mdm_gitops.data.access_report import inspector
-from mdm_gitops.errors import MdmError, PlanRefused
+from mdm_gitops.errors import MdmError, PlanRefused, PlanStale, WarehouseLocked
 from mdm_gitops.model import Definitions, fold
 from mdm_gitops.model.project import ReconcileMode
 from mdm_gitops.plan.build import ACCESS
@@ -38,6 +38,7 @@ from mdm_operator.judge import Rules, Verdict, verdict_of
 from mdm_operator.state import Outcome
 
 _PRUNE_CAP: Final = Allowance(code=RefusalCode.PRUNE_CAP.value, subject="*")
+_FOR_LATER: Final = (PlanRefused, PlanStale, WarehouseLocked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,10 @@ class Deciding:
         plan = await self._plan(definitions, names)
         if plan.is_blocked or plan.is_empty:
             return replace(found, drift=len(plan.drift))
-        applied = await self._carry_out(definitions, plan, target=names)
+        try:
+            applied = await self._carry_out(definitions, plan, target=names)
+        except _FOR_LATER:  # why the commit waits is what must be told
+            return replace(found, drift=len(plan.drift))
         healed = len(applied.plan.changes)
         return replace(found, healed=healed, drift=_strange(applied.plan))
 

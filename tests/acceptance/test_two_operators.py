@@ -21,7 +21,7 @@ import pytest
 from tests.acceptance.processes import PROGRAM, environment, mdm, until
 from tests.small_repository import SmallRepository
 
-LEASE_S = "2"
+LEASE_S = "4"
 LOG = """
 CREATE TABLE public.steps (number bigint GENERATED ALWAYS AS IDENTITY, pid integer);
 CREATE FUNCTION public.note_step() RETURNS trigger LANGUAGE plpgsql

@@ -24,6 +24,8 @@ from psycopg import AsyncConnection
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
+from mdm_gitops.warehouse.apply import LOCK_PURPOSE
+from mdm_gitops.warehouse.lock import alone
 from mdm_gitops.warehouse.migrate import migrate
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.reconciliation import listen
@@ -354,6 +356,8 @@ class TestSuspensions:
     ) -> None:
         async with operating(repository, database_url) as reconciler:
             await started(reconciler)
+            answer = await client.post("/api/v1/reconciliation/suspend", json={"entity": "contry"})
+            assert (answer.status_code, answer.json()["code"]) == (404, "ENTITY_NOT_FOUND")
             await client.post("/api/v1/reconciliation/suspend", json={"entity": "Country"})
             repository.add_column("capital")
             repository.commit()
@@ -469,6 +473,22 @@ class TestSources:
             assert last is not None
             assert last.signer == "ana@example.com"
 
+    async def test_a_table_that_is_locked_does_not_hide_why_a_commit_waits(
+        self, repository: SmallRepository, database_url: str, conn: Conn
+    ) -> None:
+        async with operating(repository, database_url) as reconciler:
+            await started(reconciler)
+            repository.write("mdm.yaml", "name: [")
+            repository.commit()
+            await conn.execute("DROP INDEX mdm_data.country__uq_code")
+            async with alone(
+                conn, purpose=LOCK_PURPOSE, schema="mdm", timeout_s=0, doing="testing"
+            ):
+                assert await outcome_of(reconciler) is Outcome.INVALID
+            last = reconciler.state.last
+            assert last is not None
+            assert (last.healed, last.drift) == (0, 1)
+
     async def test_a_remote_that_is_away_changes_nothing(
         self, repository: SmallRepository, database_url: str, client: Client
     ) -> None:
@@ -581,7 +601,7 @@ class TestLeading:
     async def test_one_works_and_the_next_takes_over_when_it_falls_silent(
         self, repository: SmallRepository, database_url: str
     ) -> None:
-        lease = {"operator": {"LeaseSeconds": 0.5}, "among_several": True}
+        lease = {"operator": {"LeaseSeconds": 3.0}, "among_several": True}
         async with (
             operating(repository, database_url, **lease) as first,
             operating(repository, database_url, **lease) as second,
@@ -596,22 +616,25 @@ class TestLeading:
             assert await first.step() is None
             assert first.is_standing_by, "its session was ended, and the lock is the other's"
 
-    async def test_who_speaks_keeps_the_lead(
-        self, repository: SmallRepository, database_url: str
+    async def test_who_has_nothing_to_do_still_speaks(
+        self, repository: SmallRepository, database_url: str, conn: Conn
     ) -> None:
-        lease = {"operator": {"LeaseSeconds": 0.4}, "among_several": True}
+        said = (
+            "SELECT max(query_start) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = 'mdm-gitops operator'"
+        )
+        lease = {"operator": {"LeaseSeconds": 4.0}, "among_several": True}
         stop = asyncio.Event()
-        async with (
-            operating(repository, database_url, **lease) as first,
-            operating(repository, database_url, **lease) as second,
-        ):
-            assert await outcome_of(first) is Outcome.APPLIED
+        async with operating(repository, database_url, **lease) as leader:
+            await started(leader)
+            moments = {await (await conn.execute(said.encode())).fetchone()}
             keeping = asyncio.create_task(
-                first.leadership.keep(lambda: first.connection, stop=stop)
+                leader.leadership.keep(lambda: leader.connection, stop=stop)
             )
-            deadline = asyncio.get_running_loop().time() + 1.2  # three leases
-            while asyncio.get_running_loop().time() < deadline:
-                assert await second.step() is None
-                await asyncio.sleep(0.1)
+            async with asyncio.timeout(30):
+                while len(moments) < 3:
+                    await asyncio.sleep(0.1)
+                    moments.add(await (await conn.execute(said.encode())).fetchone())
             stop.set()
             await keeping
+            assert not leader.is_standing_by
