@@ -307,3 +307,20 @@ async def test_a_package_can_be_proposed(serve: Serve, small: bytes, tmp_path: P
     )
     with_remote = await client.post(EXPORT, json={"entityNames": []})
     assert read_package(io.BytesIO(with_remote.content)).manifest.entities == ()
+
+
+async def test_consent_is_given_for_the_package_alone(
+    serve: Serve, small: bytes, tmp_path: Path
+) -> None:
+    """A permission that somebody pushed and nobody has approved does not come in beside a package."""
+    pushed = "permissions:\n  - {users: [eve], domains: [ref], actions: [admin]}\n"
+    root = repository(
+        tmp_path / "mine", {"mdm.yaml": SMALL["mdm.yaml"], "permissions.yaml": pushed}
+    )
+    client = await serve(root)
+    head = git(root, "rev-parse", "HEAD")
+    answer = await client.post(DEPLOY, files=upload(small), data=TAKE_ALL)
+    assert problem(answer) == (409, "PLAN_REFUSED") and "permissions.yaml" in answer.json()["hint"]
+    assert git(root, "rev-parse", "HEAD") == head
+    text = changed(small, lambda files: files.update({"permissions.yaml": pushed.encode()}))
+    assert (await client.post(DEPLOY, files=upload(text), data=TAKE_ALL)).status_code == 200
