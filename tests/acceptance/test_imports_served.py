@@ -121,16 +121,24 @@ def test_a_client_that_leaves_at_any_moment_leaves_nothing_or_all(site: Site) ->
     assert whole < LEAVING, "nobody left early"
 
 
+def _head(key: str, size: int) -> bytes:
+    lines = (
+        "POST /api/v1/entities/place/data/bulk-csv HTTP/1.1",
+        "Host: x",
+        f"X-API-Key: {KEY}",
+        "Content-Type: text/csv",
+        f"Idempotency-Key: {key}",
+        f"Content-Length: {size}",
+    )
+    return "\r\n".join((*lines, "", "")).encode()
+
+
 def _leave(site: Site, body: bytes, key: str, *, sent: int) -> None:
     parts = urlsplit(site.server.url)
-    head = (
-        f"POST /api/v1/entities/place/data/bulk-csv HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
-        f"Content-Type: text/csv\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
     with socket.create_connection((parts.hostname, parts.port)) as wire:
         # Broken off at once, without a word that more could come.
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wire.sendall(head.encode() + body[:sent])
+        wire.sendall(_head(key, len(body)) + body[:sent])
         until(lambda: site.imports() > 0 or _rows_of(site, _first_token(body)) > 0)
 
 
@@ -223,11 +231,7 @@ async def _once(site: Site, body: bytes, key: str, *, slowly: bool) -> None:
     parts = urlsplit(site.server.url)
     assert parts.hostname
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    head = (
-        f"POST /api/v1/entities/place/data/bulk-csv HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\n"
-        f"Content-Type: text/csv\r\nIdempotency-Key: {key}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body[: -1 if slowly else None])
+    writer.write(_head(key, len(body)) + body[: -1 if slowly else None])
     with contextlib.suppress(OSError):
         await writer.drain()
         await reader.read(1)  # an answer, or the end of the worker
