@@ -40,6 +40,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@-]{0,199}")
 _SAID_BYTES: Final = 16 * 1024
 _LOOK_SECONDS: Final = 0.05
+_MANY_IN_ONE_FOLDER: Final = 27  # of 6,700 loose objects
 _LOCK_FILE: Final = "mdm-fetch.lock"
 _OPTIONS: Final = (
     "--no-replace-objects",
@@ -148,6 +149,7 @@ def fetch(remote: Remote, *, into: Path) -> str:
         )
         if not found:
             raise NotFound(f"{remote} names no commit")
+        _tidy(into)
         return found.decode().strip()
 
 
@@ -277,6 +279,16 @@ def _prepare(into: Path) -> None:
                 left.unlink(missing_ok=True)
     for left in into.glob("objects/tmp_objdir-*"):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def _tidy(into: Path) -> None:
+    """Pack what many small fetches have left, by git's own measure: one of 256 folders is counted.
+
+    What is not reachable any more stays: a commit that was taken once is still asked about.
+    """
+    sample = into / "objects" / "17"
+    if sample.is_dir() and sum(1 for _ in sample.iterdir()) > _MANY_IN_ONE_FOLDER:
+        run_git(into, "repack", "-d", "-q")
 
 
 @contextmanager
