@@ -204,8 +204,11 @@ async def test_an_import_waits_for_a_decision_on_what_it_writes_to(lab: Lab) -> 
         await lab.conn.execute("SELECT FROM mdm_data.part__edit FOR UPDATE")
         importing = _import(lab, "bob", {"code": "P1", "rank": 2}, {"code": "P2"})
         await _somebody_waits(lab)
+        for table in ("part", "part__edit"):
+            await lab.conn.execute(
+                f"LOCK TABLE mdm_data.{table} IN ROW EXCLUSIVE MODE NOWAIT".encode()
+            )
         await lab.conn.execute("UPDATE mdm_data.part__edit SET _sys_state = 'rejected'")
-        await lab.conn.execute("SELECT FROM mdm_data.part FOR UPDATE")
     outcome = (await importing).json()
     assert (outcome["received"], outcome["pending"]) == (2, 2)
     # The key of a rejected creation is free again.
@@ -223,6 +226,8 @@ async def test_a_decision_waits_for_an_import_that_writes_to_its_proposal(
         await lab.conn.execute("LOCK TABLE mdm_data.part IN ROW EXCLUSIVE MODE")
         importing = _import(lab, "bob", {"code": "P1", "rank": 2})
         await _somebody_waits(lab)
+        free = await lab.conn.execute("SELECT FROM mdm_data.part__edit FOR UPDATE SKIP LOCKED")
+        assert await free.fetchall() == [], "what will be written to is held before it is judged"
         approving = asyncio.create_task(
             lab.through(second).send("bob", "POST", f"part/approve/{row_id}")
         )
