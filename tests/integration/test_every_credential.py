@@ -91,7 +91,8 @@ async def test_two_credentials_open_nothing(provider: Provider, browser: Browser
 async def test_a_session_writes_nothing_for_other_sites(browser: Browser) -> None:
     await browser.sign_in("anna")
     for operation in OPERATIONS:
-        if operation.method not in ("GET", "HEAD"):
+        # A push webhook looks at no session: the signature of its body says who sends it.
+        if operation.method not in ("GET", "HEAD") and "/hooks/" not in operation.path:
             answer = await call(browser, operation, {"Origin": "https://evil.example"})
             assert problem(answer)[0] == 403, (operation.method, operation.path)
 
