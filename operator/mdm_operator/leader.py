@@ -12,8 +12,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from mdm_gitops.errors import MdmError
 from mdm_gitops.warehouse.connect import Connection
@@ -21,6 +21,7 @@ from mdm_gitops.warehouse.leadership import bound_silence, say_something, try_to
 from mdm_gitops.warehouse.names import Schemas
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 _BEATS: Final = 4  # in the time of a lease
 
 
@@ -64,6 +65,17 @@ class Leadership:
                 await asyncio.wait_for(stop.wait(), timeout=self._lease_s / _BEATS)
             except TimeoutError:
                 continue
+
+    async def while_speaking(self, conn: Connection, work: Awaitable[T]) -> T:
+        """Wait for *work*, which does not use *conn*, without falling silent on it."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=self._lease_s / _BEATS))[0]:
+                if self.leads(conn):
+                    await _beat(conn)
+        finally:
+            task.cancel()
+        return await task
 
 
 async def _beat(conn: Connection) -> None:

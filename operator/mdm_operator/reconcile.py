@@ -275,9 +275,8 @@ class Reconciler:
 
     async def _reconcile(self, conn: Connection, taken: Taken, control: Control) -> Found:
         try:
-            signer = await asyncio.to_thread(
-                self.source.judge, taken, accepted=control.accepted_commit
-            )
+            judging = asyncio.to_thread(self.source.judge, taken, accepted=control.accepted_commit)
+            signer = await self.leadership.while_speaking(conn, judging)
         except SourceError as error:
             if error.kind_code not in _NOT_TO_BE_TAKEN:
                 raise
@@ -293,12 +292,13 @@ class Reconciler:
     async def _read_and_decide(self, conn: Connection, taken: Taken, control: Control) -> Found:
         deployed = await self._read_deployed(conn)
         try:
-            definitions, findings = await asyncio.to_thread(
+            reading = asyncio.to_thread(
                 self.source.read,
                 taken,
                 deployed.definitions.entities,
                 reserved=reserved_schemas(self._settings),
             )
+            definitions, findings = await self.leadership.while_speaking(conn, reading)
             definitions = in_environment(definitions, self._settings.Environment)
         except (DefinitionError, InputError, NotFound) as error:
             return await self._kept(conn, Found(Outcome.INVALID, message=str(error), error=error))
