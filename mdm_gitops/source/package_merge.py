@@ -1,7 +1,8 @@
 """What a package changes in a repository, as a change of files. Pure.
 
 Entities, seeds and webhooks go by name, permissions and domains are added. What is there and says
-something else is only overwritten on demand; nothing is ever removed.
+something else is only overwritten on demand; nothing is ever removed. Policy, environments and tests
+of access say what holds in one place, and are not taken to another.
 """
 
 from __future__ import annotations

@@ -183,6 +183,8 @@ def _files(
         items = tuple(_items(definitions.permissions.permissions, domains, set(names)))
         part = render(Permissions(permissions=items)).encode()
         yield "permissions.yaml", files["permissions.yaml"] if whole else part
+    if selection.permissions and whole and "access-tests.yaml" in files:
+        yield "access-tests.yaml", files["access-tests.yaml"]
     if selection.webhooks and "webhooks.yaml" in files:
         hooks = tuple(_webhooks(definitions.webhooks.webhooks, domains, set(names)))
         part = render(Webhooks(webhooks=hooks)).encode()
