@@ -56,6 +56,10 @@ class Subscription:
             return True
         return entity is not None and entity.domain in webhook.domains
 
+    @cached_property
+    def _generated_keys(self) -> list[bytes]:
+        return [read_secret(secret) for secret in self.secrets]
+
     def signing_keys(self) -> list[bytes]:
         """Return the keys that sign now.
 
@@ -64,7 +68,7 @@ class Subscription:
         """
         if self.webhook.secret_ref:
             return [read_secret(_named_secret(self.webhook.secret_ref))]
-        return [read_secret(secret) for secret in self.secrets]
+        return self._generated_keys
 
 
 def _named_secret(reference: str) -> str:
