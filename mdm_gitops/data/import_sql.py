@@ -325,9 +325,11 @@ class ImportSql(ProposalBuilder):
 
     @cached_property
     def value_faults(self) -> tuple[Fault, ...]:
-        """What can be wrong with a row ``n``. A row that is there is judged by what is given of it."""
-        given = self._value_faults("n", self.staged)
-        rest = [name for name in self.target.columns if name not in self.staged]
+        """What can be wrong with a row ``n``. A row that is there is judged by what is given of it; where
+        it is proposed, as a whole: what it lies over may refer to what is gone by now."""
+        judged = self.target.columns if self.proposes else self.staged
+        given = self._value_faults("n", judged)
+        rest = [name for name in self.target.columns if name not in judged]
         faults = [*given, *self._of_new_rows(self._value_faults("n", rest)), *self._key_faults()]
         return tuple(faults)
 

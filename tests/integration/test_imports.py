@@ -543,6 +543,17 @@ async def test_a_key_that_another_row_is_to_get_is_not_that_row(api: Importing) 
     assert (pending["_sys_id"], pending["code"], pending["level"]) == (row["_sys_id"], "A", 3)
 
 
+async def test_what_is_proposed_is_judged_as_a_whole(api: Importing) -> None:
+    """As a single row is: what stands in the proposal already may refer to what is gone."""
+    good(await api.csv("country", "code\nQQ\n"))
+    good(await api.csv("gated", "code,country\nA,QQ\n"))
+    [gone] = [row["_sys_id"] for row in await api.rows("country") if row["code"] == "QQ"]
+    path = f"/api/v1/entities/country/data/{gone}"
+    assert (await api.client.delete(path)).status_code == 204
+    answer = await api.csv("gated", "code,level\nA,1\n", mode="upsert")
+    assert reasons(answer) == [(1, "country", "REFERENCE")]
+
+
 async def _approve_all(api: Importing) -> None:
     """Approve as another than the importer."""
     pending = await api.rows("gated", state="pending")
