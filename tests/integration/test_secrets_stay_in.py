@@ -281,7 +281,7 @@ def test_lines_of_logs_hold_no_values_and_no_credentials(capsys: Any) -> None:
     try:
         for as_json in (True, False):
             logging.config.dictConfig(log_config(as_json=as_json))
-            log = logging.getLogger("some.library")
+            log = logging.getLogger("another.package")
             with tracing("0" * 31 + "1"):
                 log.error("%s %s/ and %s", key, PASSWORD, CLIENT_SECRET, exc_info=failure)
                 log.warning("http://user:%s@host/ Bearer %s %s", GIT, "abcdefgh1234", HOOK)
