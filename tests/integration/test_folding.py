@@ -29,7 +29,7 @@ def test_each_letter_folds_to_the_same(database_url: str) -> None:
     with psycopg.connect(database_url) as conn:
         found = _in_the_warehouse(conn, letters)
     unequal = [
-        f"U+{ord(letter):04X} {ascii(there)} {ascii(folded(letter))}"
+        f"U+{ord(letter):04X} {there!a} {folded(letter)!a}"
         for letter, there in zip(letters, found, strict=True)
         if there != folded(letter)
     ]
