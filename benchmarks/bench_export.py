@@ -14,14 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from figures import Figure, best_s, resident_mb
-from warehouse import PROGRAM, SCHEMAS, Server, environment, opened
+from served import KEY, serving
+from warehouse import SCHEMAS, Server, environment, opened
 
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.apply import apply_plan
@@ -30,7 +29,6 @@ from mdm_gitops.warehouse.embedded_binaries import find_binaries
 
 ROWS: Final = 1_000_000
 SHEET_ROWS: Final = 100_000
-KEY: Final = "bootstrap-key-of-the-benchmark"
 _TYPES: Final = {
     "code": "string",
     "name": "string",
@@ -73,7 +71,7 @@ async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
 
 
 def _measured(url: str, rows: int) -> list[Figure]:
-    with _served(url) as (address, pid):
+    with serving(url) as (address, pid):
         return _figures(url, address, pid, rows)
 
 
@@ -163,37 +161,6 @@ async def _filled(server: Server, rows: int) -> str:
         await conn.execute(_FILL.format(names=", ".join(_TYPES), rows=rows))
         await conn.execute("VACUUM ANALYZE mdm_data.customer")
     return url
-
-
-@contextmanager
-def _served(url: str) -> Iterator[tuple[str, int]]:
-    """Run the server on *url*; give its address and process."""
-    variables = {
-        "Mdm__Database__Url": url,
-        "Mdm__Auth__BootstrapApiKey": KEY,
-        "Mdm__RateLimit__Enabled": "false",
-    }
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
-        process = subprocess.Popen(
-            [PROGRAM, "serve", "--port", "0"],
-            env=environment(variables),
-            cwd=folder,
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-        )
-        try:
-            yield _address(Path(folder) / "log"), process.pid
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _address(log: Path) -> str:
-    for _ in range(300):
-        if found := re.search(r"listening on (\S+)", log.read_text()):
-            return found[1]
-        time.sleep(0.1)
-    raise SystemExit(log.read_text())
 
 
 async def _main() -> None:

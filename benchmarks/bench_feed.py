@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 from figures import Figure, best_s, resident_mb
-from warehouse import PROGRAM, SCHEMAS, Server, environment, opened
+from served import KEY, serving
+from warehouse import SCHEMAS, Server, opened
 
 from mdm_gitops.data.feed import number_changes
 from mdm_gitops.source import read_tree
@@ -34,7 +31,6 @@ CHANGES: Final = 200_000
 PER_SECOND: Final = 100_000
 WRITERS: Final = 8
 LOAD_S: Final = 5.0
-KEY: Final = "bootstrap-key-of-the-benchmark"
 _FILES: Final = {
     "mdm.yaml": b"name: bench\napiVersion: mdm-gitops/v1\ndomains: [{name: bench}]\n",
     **{
@@ -98,7 +94,8 @@ async def _numbering_s(conn: Connection) -> float:
 
 
 def _measured(url: str, changes: int) -> list[Figure]:
-    with _served(url) as (address, pid):
+    with serving(url) as (base, pid):
+        address = base.removeprefix("http://")
         reader = _Reader(address)
         reader.page(0)
         idle = resident_mb(pid)
@@ -222,41 +219,6 @@ def _write(address: str, number: int, written: dict[str, float], stop: threading
         assert answer.status == 201, text
         written[orjson.loads(text)["_sys_id"]] = time.monotonic()
         count += 1
-
-
-@contextmanager
-def _served(url: str) -> Iterator[tuple[str, int]]:
-    with tempfile.TemporaryDirectory() as name:
-        log = Path(name) / "log"
-        variables = {
-            "Mdm__Database__Url": url,
-            "Mdm__Auth__BootstrapApiKey": KEY,
-            "Mdm__RateLimit__Enabled": "false",
-        }
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [PROGRAM, "serve", "--port", "0"],
-                cwd=name,
-                env=environment(variables),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=file,
-            )
-        try:
-            yield _address(log, process), process.pid
-        finally:
-            process.terminate()
-            process.wait(timeout=20)
-
-
-def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
-    for _ in range(600):
-        if found := re.search(r"listening on http://(\S+)", log.read_text()):
-            return found[1]
-        if process.poll() is not None:
-            break
-        time.sleep(0.05)
-    raise SystemExit(f"the server did not start:\n{log.read_text()}")
 
 
 async def _alone() -> None:

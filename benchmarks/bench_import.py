@@ -9,10 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
-import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,79 +20,31 @@ from typing import Any, Final
 
 from bench_deploy import apply
 from figures import Figure, parent_of, processor_s, resident_mb
-from warehouse import PROGRAM, Server, environment, opened
+from locations import FILES, LIMIT_TABLE, countries, write_csv
+from served import KEY, serving
+from warehouse import Server, opened
 
 from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.connect import Connection
 
 ROWS: Final = 1_000_000
-COUNTRIES: Final = 200
-KEY: Final = "a bootstrap key, 30 characters"
-_PATIENCE_S: Final = 60.0
-_HEADER: Final = "code,name,country,city,kind,amount,pieces,active,opened,updated,token,note"
-_FILES: Final = {
-    "mdm.yaml": "name: bench\napiVersion: mdm-gitops/v1\ndomains:\n  - name: bench\n",
-    "entities/country.yaml": """\
-name: country
-domain: bench
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, nullable: false, maxLength: 4}
-  - {name: name, dataType: string}
-""",
-    "entities/location.yaml": """\
-name: location
-domain: bench
-historyEnabled: true
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, nullable: false, maxLength: 12, pattern: "[A-Z][0-9]{7}"}
-  - {name: name, dataType: string, nullable: false, maxLength: 100}
-  - {name: country, dataType: string, nullable: false, reference: {entity: country}}
-  - {name: city, dataType: string, maxLength: 80}
-  - {name: kind, dataType: string, allowedValues: [port, rail, road, air]}
-  - {name: amount, dataType: decimal, precision: 12, scale: 2, minValue: 0}
-  - {name: pieces, dataType: int, minValue: 0, maxValue: 1000000}
-  - {name: active, dataType: bool, nullable: false}
-  - {name: opened, dataType: date}
-  - {name: updated, dataType: datetime}
-  - {name: token, dataType: guid}
-  - {name: note, dataType: text}
-""",
-}
-_LIMIT_TABLE: Final = """
-DROP TABLE IF EXISTS mdm_data.bench_limit;
-CREATE TABLE mdm_data.bench_limit (
-    code text NOT NULL CHECK (length(code) <= 12) CHECK (code ~ '^(?:[A-Z][0-9]{7})$'),
-    name text NOT NULL CHECK (length(name) <= 100),
-    country text NOT NULL REFERENCES mdm_data.country (code) DEFERRABLE INITIALLY IMMEDIATE,
-    city text CHECK (length(city) <= 80),
-    kind text CHECK (kind IN ('port', 'rail', 'road', 'air')),
-    amount numeric(12,2) CHECK (amount >= 0),
-    pieces integer CHECK (pieces >= 0 AND pieces <= 1000000),
-    active boolean NOT NULL,
-    opened date, updated timestamptz, token uuid, note text);
-CREATE UNIQUE INDEX ON mdm_data.bench_limit (code);
-CREATE INDEX ON mdm_data.bench_limit (country);
-"""
-_CITIES: Final = ("Zürich", "Genève", "São Paulo", "Łódź", "Bern", '"New ""York"""', '"Kraków, PL"')
 
 
 async def measure(server: Server, folder: Path, *, rows: int = ROWS) -> list[Figure]:
     root = folder / "import"
-    for name, text in _FILES.items():
+    for name, text in FILES.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     clean, dirty, half = (folder / f"{name}.csv" for name in ("clean", "dirty", "half"))
-    _write(clean, rows)
-    _write(dirty, rows, bad=0.01)
-    _write(half, rows, changed=0.5)
+    write_csv(clean, rows)
+    write_csv(dirty, rows, bad=0.01)
+    write_csv(half, rows, changed=0.5)
     url = await server.fresh_database()
     async with opened(url) as conn:
         await apply(conn, read_folder(root))
-        with _api(url, folder) as (address, pid):
+        with serving(url) as (address, pid):
             api = _Api(address, pid, postmaster=parent_of(conn.info.backend_pid))
-            api.post("country", "bulk", _countries())
+            api.post("country", "bulk", countries())
             limits = [await _copied(conn, clean)]
             imported = api.imported(clean, rows)
             limits.append(await _copied(conn, clean))
@@ -135,33 +83,8 @@ def _ratio(case: str, ours: _Cost, theirs: _Cost, limit: float) -> Figure:
     return Figure(case=case, value=ratio, unit="ratio", limit=limit, note=note)
 
 
-def _write(file: Path, rows: int, *, bad: float = 0.0, changed: float = 0.0) -> None:
-    """Write *rows*, always the same ones but for the shares that are *bad* or *changed*."""
-    chance, odd = random.Random(1), random.Random(2)
-    with file.open("w", encoding="utf-8") as out:
-        out.write(_HEADER + "\n")
-        for number in range(rows):
-            code = f"L{number:07}"
-            if odd.random() < bad:
-                code = code.lower()
-            note = "changed" if odd.random() < changed else "" if number % 3 else "some words"
-            out.write(
-                f"{code},Name of location {number},C{chance.randrange(COUNTRIES)},"
-                f"{chance.choice(_CITIES)},{chance.choice(('port', 'rail', 'road', 'air'))},"
-                f"{chance.random() * 99_999:.2f},{chance.randrange(100_000)},"
-                f"{chance.choice(('true', 'false'))},20{chance.randrange(10, 25)}-0"
-                f"{chance.randrange(1, 10)}-1{chance.randrange(10)},2024-03-1{chance.randrange(10)}"
-                f"T0{chance.randrange(10)}:00:0{chance.randrange(10)}Z,"
-                f"{chance.getrandbits(32):08x}-0000-4000-8000-{number:012x},{note}\n"
-            )
-
-
-def _countries() -> bytes:
-    return json.dumps([{"code": f"C{n}", "name": "x"} for n in range(COUNTRIES)]).encode()
-
-
 async def _copied(conn: Connection, file: Path) -> _Cost:
-    await conn.execute(_LIMIT_TABLE.encode())
+    await conn.execute(LIMIT_TABLE.encode())
     server, client = processor_s(conn.info.backend_pid), time.process_time()
     started = time.perf_counter()
     statement = b"COPY mdm_data.bench_limit FROM STDIN (FORMAT csv, HEADER)"
@@ -234,43 +157,6 @@ def _highest_mb(pid: int) -> Iterator[list[float]]:
     finally:
         stop.set()
         thread.join()
-
-
-@contextlib.contextmanager
-def _api(url: str, folder: Path) -> Iterator[tuple[str, int]]:
-    log = folder / "import-log"
-    variables = {
-        "Mdm__Database__Url": url,
-        "Mdm__Auth__BootstrapApiKey": KEY,
-        "Mdm__RateLimit__Enabled": "false",
-    }
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            [PROGRAM, "serve", "--port", "0"],
-            cwd=folder,
-            env=environment(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-        )
-    try:
-        address = _address(log, process)
-        yield address, process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(_PATIENCE_S)
-
-
-def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        if found := re.search(r"listening on (\S+)", log.read_text()):
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"{found[1]}/readyz", timeout=5).close()
-                return found[1]
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.1)
-    raise TimeoutError(log.read_text())
 
 
 async def _alone(rows: int) -> None:

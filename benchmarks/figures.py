@@ -29,11 +29,14 @@ class Figure:
     value: float
     unit: str  # a key of UNITS
     limit: float | None = None  # None: told beside the others, without a target
+    is_floor: bool = False  # the limit is the least that is wanted, not the most
     note: str = ""
 
     @property
     def is_met(self) -> bool:
-        return self.limit is None or self.value <= self.limit
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.is_floor else self.value <= self.limit
 
     @property
     def text(self) -> str:
@@ -41,7 +44,9 @@ class Figure:
 
     @property
     def limit_text(self) -> str:
-        return "" if self.limit is None else f"<= {UNITS[self.unit].format(self.limit)}"
+        if self.limit is None:
+            return ""
+        return f"{'>=' if self.is_floor else '<='} {UNITS[self.unit].format(self.limit)}"
 
     @property
     def verdict(self) -> str:
