@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mdm_gitops.model.column_checks import check_column, check_renamed_from
-from mdm_gitops.model.entity import Column, ConsumptionView, Entity, MatchMode
+from mdm_gitops.model.entity import TEXTUAL, Column, ConsumptionView, Entity, MatchMode
 from mdm_gitops.model.known import Known
 from mdm_gitops.model.names import fold, why_unusable, why_unusable_entity
 from mdm_gitops.model.problem import Pointer, Problem
 from mdm_gitops.model.suggest import did_you_mean
+from mdm_gitops.model.survivorship_checks import check_survivorship
 from mdm_gitops.model.values import DataType
 
 MAX_KEY_COLUMNS: Final = 16
@@ -45,7 +46,9 @@ def check_entity(
     yield from _check_key(entity)
     yield from _check_sorting(entity)
     yield from _check_unique_constraints(entity)
+    yield from _check_search(entity)
     yield from _check_similarity(entity)
+    yield from check_survivorship(entity)
     yield from _check_views(entity, reserved_schemas)
 
 
@@ -163,6 +166,34 @@ def _check_unique_constraints(entity: Entity) -> Iterator[Problem]:
                 pointer=columns_at,
             )
         sets.setdefault(columns, constraint.name)
+
+
+def _check_search(entity: Entity) -> Iterator[Problem]:
+    names, at = entity.search.columns, ("search", "columns")
+    yield from _check_column_list(entity, names, at)
+    for index, name in enumerate(names):
+        column = entity.column(name)
+        if column is not None and column.restricted:
+            yield Problem(
+                rule="restricted-search",
+                message=f"restricted column {column.name!r} cannot be searched",
+                pointer=(*at, index),
+                hint="what is masked must not be told by what is found",
+            )
+        elif column is not None and column.data_type not in TEXTUAL:
+            yield Problem(
+                rule="search-not-for-type",
+                message=f"{column.data_type.value} column {column.name!r} cannot be searched",
+                pointer=(*at, index),
+                hint="columns of string and text can",
+            )
+    if entity.search.enabled and not names and not entity.searched_columns:
+        yield Problem(
+            rule="search-without-columns",
+            message="search is enabled but no column holds text that may be searched",
+            pointer=("search",),
+            on_key=True,
+        )
 
 
 def _check_similarity(entity: Entity) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -17,6 +17,7 @@ from mdm_gitops.model.names import fold
 from mdm_gitops.model.values import DataType, coerce
 
 Scalar = str | int | float | bool
+TEXTUAL: Final = (DataType.STRING, DataType.TEXT)
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 
@@ -123,6 +124,47 @@ class Similarity(Definition):
     columns: Annotated[tuple[SimilarityColumn, ...], Field(strict=False)] = ()
 
 
+class Search(Definition):
+    """*columns* empty means all that hold text and are not restricted."""
+
+    enabled: bool = False
+    columns: Strings = ()
+
+
+class SurvivorshipRule(StrEnum):
+    """Which of two rows gives a value to the one that is kept; each may leave it to the next rule."""
+
+    MOST_RECENT = "mostRecent"  # the row that was changed last
+    MOST_COMPLETE = "mostComplete"  # the one that has a value at all
+    LONGEST = "longest"  # the longer text
+    TRUSTED_SOURCE = "trustedSource"  # the row whose source stands first in sources.order
+    SURVIVOR = "survivor"  # the row that is kept, whatever it has
+
+
+SurvivorshipRules = Annotated[
+    tuple[Annotated[SurvivorshipRule, Field(strict=False)], ...],
+    Field(strict=False, min_length=1, max_length=len(SurvivorshipRule)),
+]
+
+
+class SurvivorshipSources(Definition):
+    """*column* says where a row comes from; *order* has the most trusted source first."""
+
+    column: str
+    order: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1_000)]
+
+
+class SurvivorshipColumn(Definition):
+    name: str
+    rules: SurvivorshipRules
+
+
+class Survivorship(Definition):
+    rules: SurvivorshipRules = (SurvivorshipRule.MOST_COMPLETE,)
+    sources: SurvivorshipSources | None = None
+    columns: Annotated[tuple[SurvivorshipColumn, ...], Field(strict=False)] = ()
+
+
 class Lifecycle(Definition):
     prevent_remove: bool = False
 
@@ -162,7 +204,9 @@ class Entity(Definition):
     unique_constraints: Annotated[tuple[UniqueConstraint, ...], Field(strict=False)] = ()
     aliases: Strings = ()
     renamed_from: str | None = None
+    search: Search = Search()
     similarity: Similarity | None = None
+    survivorship: Survivorship = Survivorship()
     lifecycle: Lifecycle = Lifecycle()
     consumption: Consumption = Consumption()
     seed: SeedOptions = SeedOptions()
@@ -176,6 +220,17 @@ class Entity(Definition):
     def column_by_name(self) -> dict[str, Column]:
         """Columns by folded name, in the order the author wrote them."""
         return {column.folded: column for column in self.columns}
+
+    @cached_property
+    def searched_columns(self) -> tuple[Column, ...]:
+        """Columns that search looks into, indexed or not; never one that is restricted."""
+        chosen = {fold(name) for name in self.search.columns}
+        return tuple(
+            column
+            for column in self.columns
+            if (column.folded in chosen if chosen else column.data_type in TEXTUAL)
+            and not column.restricted
+        )
 
     def column(self, name: str) -> Column | None:
         return self.column_by_name.get(fold(name))

@@ -41,7 +41,9 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "uniqueConstraints": "Sets of columns that together are unique.",
         "aliases": "Other names by which people search for the entity.",
         "renamedFrom": "The name the entity had before; its data is kept.",
+        "search": "Whether an index makes search fast, and which columns are searched.",
         "similarity": "How similar rows are found.",
+        "survivorship": "Which values are kept when two rows are merged.",
         "lifecycle": "Protection of the entity.",
         "consumption": "SQL views of the approved rows for other systems.",
         "seed": "How the rows of seed/<entity>.json are written.",
@@ -78,6 +80,10 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "name": "Name of the constraint.",
         "columns": "The columns that together are unique.",
     },
+    "Search": {
+        "enabled": "Keep an index for search; it makes each write of a searched column dearer.",
+        "columns": "The columns that are searched (empty: all that hold text and are not restricted).",
+    },
     "Similarity": {
         "enabled": "Whether similar rows can be asked for.",
         "topN": "How many are returned.",
@@ -88,6 +94,19 @@ DOCS: Final[Mapping[str, Mapping[str, str]]] = {
         "name": "The column.",
         "weight": "How much it counts beside the others.",
         "matchMode": "How two of its values are compared.",
+    },
+    "Survivorship": {
+        "rules": "Asked in this order for each column until one decides; none: the survivor's value.",
+        "sources": "Where rows come from, for the rule trustedSource.",
+        "columns": "Columns that have rules of their own.",
+    },
+    "SurvivorshipSources": {
+        "column": "The text column that names a row's source.",
+        "order": "The sources, the most trusted first; others come after all of these.",
+    },
+    "SurvivorshipColumn": {
+        "name": "The column.",
+        "rules": "Asked instead of the entity's.",
     },
     "Lifecycle": {"preventRemove": "Refuse every plan that would remove the entity."},
     "Consumption": {"views": "The views."},
