@@ -7,13 +7,22 @@ import os
 
 from mdm_gitops.warehouse.session import (
     Session,
+    database_identity,
     patience_of,
     reserved_schemas,
     schemas_of,
     session,
 )
 
-__all__ = ["Session", "actor", "patience_of", "reserved_schemas", "schemas_of", "session"]
+__all__ = [
+    "Session",
+    "actor",
+    "database_identity",
+    "patience_of",
+    "reserved_schemas",
+    "schemas_of",
+    "session",
+]
 
 
 def actor() -> str:

@@ -14,6 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
     from mdm_gitops.plan.policy import Allowance
     from mdm_gitops.plan.saved import SavedPlan
     from mdm_gitops.warehouse.apply import Applied, Progress
+    from mdm_gitops.warehouse.connect import Connection
 
 
 @click.command()
-@click.argument("source", default=".", type=click.Path(path_type=Path), metavar="[PLAN|DIR]")
+@click.argument("source", default=".", type=FOLDER, metavar="[PLAN|DIR]")
 @click.option("--auto-approve", is_flag=True, help="Do not ask; hazards still need --allow.")
 @click.option("--allow", multiple=True, metavar="CODE:ENTITY", help="Allow a hazard; repeatable.")
 @click.option("--target", multiple=True, metavar="ENTITY", help="Only this entity; repeatable.")
@@ -101,7 +103,7 @@ async def _apply(
     lock_timeout_s: float,
     as_json: bool,
 ) -> Applied:
-    from mdm_gitops.cli._session import actor, reserved_schemas, session
+    from mdm_gitops.cli._session import actor, database_identity, reserved_schemas, session
     from mdm_gitops.data.access_report import inspector
     from mdm_gitops.model.environments import in_environment
     from mdm_gitops.settings import load_settings
@@ -110,10 +112,19 @@ async def _apply(
     from mdm_gitops.warehouse.planning import make_plan
 
     settings = load_settings(directory)
+    environment = settings.Environment
+    if saved is not None:
+        saved.refuse_elsewhere(environment=environment)
     definitions = in_environment(
-        read_folder(directory, reserved_schemas=reserved_schemas(settings)), settings.Environment
+        read_folder(directory, reserved_schemas=reserved_schemas(settings)), environment
     )
-    async with session(directory, application_name="mdm-gitops apply") as s:
+
+    async def admit(conn: Connection) -> None:
+        if saved is not None:
+            database = await database_identity(conn)
+            saved.refuse_elsewhere(environment=environment, database=database)
+
+    async with session(directory, application_name="mdm-gitops apply", admit=admit) as s:
         plan = await make_plan(
             s.conn, definitions, schemas=s.schemas, target=target, inspect=inspector(s.settings)
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mdm_gitops.cli._errors import count_of
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, wants_color
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Side:
 @click.command()
 @click.argument("one", metavar="ENV-A")
 @click.argument("other", metavar="ENV-B")
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if they differ.")
 @json_option
 @click.pass_context

@@ -14,6 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ EXIT_DRIFT = 2
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit 2 if there is any.")
 @json_option
 @environment_option

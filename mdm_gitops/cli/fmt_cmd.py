@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from mdm_gitops.cli._errors import count_of, finding_document, show_finding
+from mdm_gitops.cli._folder import Folder
 from mdm_gitops.cli._output import echo_json, json_option, say
 from mdm_gitops.errors import DefinitionError, Finding, InputError
 from mdm_gitops.source import folder_tree
@@ -19,7 +20,7 @@ from mdm_gitops.source.fmt import format_yaml
 
 
 @click.command()
-@click.argument("paths", nargs=-1, metavar="[DIR|FILE]...")
+@click.argument("paths", nargs=-1, type=Folder(), metavar="[DIR|FILE]...")
 @click.option("--check", is_flag=True, help="Change nothing; exit with 1 if a file would change.")
 @click.option("--diff", is_flag=True, help="Change nothing; print what would change.")
 @json_option

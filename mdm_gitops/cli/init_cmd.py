@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from mdm_gitops.cli._folder import Folder
 from mdm_gitops.cli._output import echo_json, json_option, say
 from mdm_gitops.errors import InputError
 from mdm_gitops.source.schemas import SCHEMA_NAMES, schema_text
@@ -93,7 +94,7 @@ webhooks:
 
 @click.command()
 @click.argument(
-    "directory", default=".", type=click.Path(path_type=Path, file_okay=False), metavar="[DIR]"
+    "directory", default=".", type=Folder(path_type=Path, file_okay=False), metavar="[DIR]"
 )
 @json_option
 def init(directory: Path, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import json_option, say
 from mdm_gitops.errors import InputError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--once", is_flag=True, help="Reconcile once and exit with the code of `apply`.")
 @json_option
 @environment_option

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import json_option, say, wants_color
 from mdm_gitops.cli._package import folder_of, looks_like_archive, read_package_at
 
@@ -39,11 +40,13 @@ class Made:
     plan: Plan
     script: Script
     definitions: Definitions
+    environment: str
+    database: str = ""  # whose rows were asked
     proof: Proof | None = None
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Save the plan for `apply FILE`.")
 @click.option("--target", multiple=True, metavar="ENTITY", help="Only this entity; repeatable.")
@@ -111,7 +114,7 @@ def plan(
     if out is not None:
         if against is not None:
             raise click.UsageError("a plan against a revision cannot be applied; leave --out out")
-        _save(made.plan, directory, target, out)
+        _save(made, directory, target, out)
     if made.proof is not None and made.proof.has_failed:
         ctx.exit(EXIT_REFUSED)
     if detailed_exitcode:
@@ -131,7 +134,7 @@ async def make(
     place: str | None = None,
 ) -> Made:
     """Read the definitions of *directory*, plan them against its warehouse, prove it on *place*."""
-    from mdm_gitops.cli._session import session
+    from mdm_gitops.cli._session import database_identity, session
     from mdm_gitops.data.access_report import inspector
     from mdm_gitops.warehouse.planning import make_plan
     from mdm_gitops.warehouse.script import build_script
@@ -143,6 +146,7 @@ async def make(
             s.conn, definitions, schemas=s.schemas, target=target, inspect=inspector(s.settings)
         )
         script = build_script(made, schemas=s.schemas, actor="")
+        database = await database_identity(s.conn)
         proof = None
         if place is not None:
             from mdm_gitops.warehouse.proving import prove
@@ -151,7 +155,14 @@ async def make(
                 proof = await prove(
                     made, definitions, live=s.conn, schemas=s.schemas, place=where, target=target
                 )
-    return Made(plan=made, script=script, definitions=definitions, proof=proof)
+    return Made(
+        plan=made,
+        script=script,
+        definitions=definitions,
+        environment=s.settings.Environment,
+        database=database,
+        proof=proof,
+    )
 
 
 async def between(
@@ -191,7 +202,9 @@ async def between(
             made = await plan_between(s.conn, old, new, schemas=schemas)
     made = _judged(made, new, settings)
     script = build_script(made, schemas=schemas, actor="")
-    return Made(plan=made, script=script, definitions=new, proof=proof)
+    return Made(
+        plan=made, script=script, definitions=new, environment=settings.Environment, proof=proof
+    )
 
 
 def _judged(plan: Plan, definitions: Definitions, settings: Settings) -> Plan:
@@ -267,12 +280,19 @@ def rendered(made: Made, format_: str, *, explain: bool, color: bool) -> str:
     )
 
 
-def _save(plan: Plan, directory: Path, target: tuple[str, ...], out: Path) -> None:
+def _save(made: Made, directory: Path, target: tuple[str, ...], out: Path) -> None:
     from mdm_gitops.plan.saved import SavedPlan
 
-    saved = SavedPlan.of(plan, directory=directory.resolve(), target=target)
+    saved = SavedPlan.of(
+        made.plan,
+        directory=directory.resolve(),
+        target=target,
+        environment=made.environment,
+        database=made.database,
+    )
     out.write_text(saved.to_text(), encoding="utf-8")
-    say(f"saved plan {plan.plan_id} to {out}; apply it with: mdm-gitops apply {out}")
+    where = f" --env {made.environment}" if made.environment else ""
+    say(f"saved plan {saved.plan_id} to {out}; apply it with: mdm-gitops apply {out}{where}")
 
 
 def _exit_code(plan: Plan) -> int:

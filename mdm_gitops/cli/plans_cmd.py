@@ -10,6 +10,7 @@ import click
 
 from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ COMMANDS: Final = {
     "approve": ("mdm_gitops.cli.plans_cmd:approve", "Let the operator apply it."),
     "reject": ("mdm_gitops.cli.plans_cmd:reject", "Refuse it until something changes."),
 }
-_DIRECTORY: Final = click.argument(
-    "directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]"
-)
+_DIRECTORY: Final = click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 _COMMENT: Final = click.option("--comment", default="", help="Why.")
 
 

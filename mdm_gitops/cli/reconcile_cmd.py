@@ -10,6 +10,7 @@ import click
 
 from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import say
 
 COMMANDS: Final = {
@@ -17,9 +18,7 @@ COMMANDS: Final = {
     "suspend": ("mdm_gitops.cli.reconcile_cmd:suspend", "Stop reconciling."),
     "resume": ("mdm_gitops.cli.reconcile_cmd:resume", "Let it go on."),
 }
-_DIRECTORY: Final = click.argument(
-    "directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]"
-)
+_DIRECTORY: Final = click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 _ENTITY: Final = click.option(
     "--entity", default="", help="Only this entity (default: everything)."
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 from mdm_gitops.errors import DefinitionError, MdmError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("commit")
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option(
     "--mainline",
     type=click.IntRange(min=1),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import Folder
 from mdm_gitops.cli._output import say, warn
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument(
     "directory",
     required=False,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=Folder(path_type=Path, exists=True, file_okay=False),
     metavar="[DIR]",
 )
 @click.option("--host", help="Address to listen on (Mdm__Server__Host).")

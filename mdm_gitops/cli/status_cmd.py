@@ -14,6 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option
 from mdm_gitops.errors import DefinitionError, Finding, Location, MdmError
 
@@ -27,7 +28,7 @@ Document = dict[str, Any]
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @json_option
 @environment_option
 def status(directory: Path, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdm_gitops.cli._environment import environment_option
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say, warn
 from mdm_gitops.errors import InputError, MdmError, WarehouseError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--host", help="Address of the API (Mdm__Server__Host).")
 @click.option(
     "--port",

@@ -14,6 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of, finding_document, show_finding
+from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say, warn
 from mdm_gitops.cli._package import folder_of, looks_like_archive, read_package_at
 from mdm_gitops.errors import DefinitionError, Finding
@@ -35,7 +36,7 @@ _SINGULAR = {
 
 
 @click.command()
-@click.argument("directory", default=".", type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("directory", default=".", type=FOLDER, metavar="[DIR]")
 @click.option("--rev", metavar="REV", help="Check this commit, branch or tag instead of the files.")
 @click.option("--live", is_flag=True, help="Judge access-tests.yaml by the rows too.")
 @json_option

@@ -5,11 +5,11 @@ What the command line and the operator share; the API has a pool instead.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.apply import Patience
@@ -17,6 +17,8 @@ from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.locate import warehouse_url
 from mdm_gitops.warehouse.migrate import has_store, migrate
 from mdm_gitops.warehouse.names import Schemas
+
+Admit: TypeAlias = Callable[[Connection], Awaitable[None]]
 
 # Plans and applies set limits of their own for each statement.
 _LIMITS: Final = SessionLimits(statement_timeout_s=0, idle_in_transaction_timeout_s=600)
@@ -55,26 +57,52 @@ def reserved_schemas(settings: Settings) -> tuple[str, ...]:
     return (settings.ConfigSchema, settings.EntityDataSchema)
 
 
+async def database_identity(conn: Connection) -> str:
+    """Return what tells this database from every other one, however it is reached.
+
+    A copy is another one, and so is a restored backup; a standby and a server that moved are not.
+    """
+    query = "SELECT oid FROM pg_database WHERE datname = current_database()"
+    row = await (await conn.execute(query)).fetchone()
+    assert row is not None
+    return f"{await _system_identifier(conn)}/{row[0]}"
+
+
+async def _system_identifier(conn: Connection) -> str:
+    query = "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
+    row = await (await conn.execute(query)).fetchone()
+    if row is None or not row[0]:
+        return "unknown"  # some hosts do not tell it
+    query = "SELECT system_identifier FROM pg_control_system()"
+    row = await (await conn.execute(query)).fetchone()
+    return str(row[0]) if row else "unknown"
+
+
 @asynccontextmanager
 async def session(
-    folder: Path, *, application_name: str, read_only: bool = False
+    folder: Path, *, application_name: str, read_only: bool = False, admit: Admit | None = None
 ) -> AsyncIterator[Session]:
     """Yield a session with the warehouse of *folder*.
 
     Its config store is brought to this version first; *read_only* leaves everything as it is, also
-    a warehouse that has no store yet.
+    a warehouse that has no store yet. *admit* is asked before that, and may raise.
     """
     settings = load_settings(folder)
     async with warehouse_url(folder, settings) as url:
         conn = await open_connection(
-            url, settings, application_name=application_name, read_only=read_only
+            url, settings, application_name=application_name, read_only=read_only, admit=admit
         )
         async with conn:
             yield Session(conn=conn, settings=settings, schemas=schemas_of(settings), url=url)
 
 
 async def open_connection(
-    url: str, settings: Settings, *, application_name: str, read_only: bool = False
+    url: str,
+    settings: Settings,
+    *,
+    application_name: str,
+    read_only: bool = False,
+    admit: Admit | None = None,
 ) -> Connection:
     """Return a connection to a store of this version; unless *read_only*, an older one is migrated.
 
@@ -89,6 +117,8 @@ async def open_connection(
     )
     schemas = schemas_of(settings)
     try:
+        if admit is not None:
+            await admit(conn)
         if read_only:
             await has_store(conn, config_schema=schemas.config)
         else:

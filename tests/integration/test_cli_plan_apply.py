@@ -157,6 +157,9 @@ def test_the_prune_cap_has_an_allowance(repo: Repository) -> None:
         (["plan", "--target", "itm"], "did you mean 'item'?"),
         (["apply", "--target", "itm", "--auto-approve"], "there is no entity 'itm'"),
         (["apply", "mdm.yaml"], "is not a saved plan"),
+        (["plan", "https://me:word@host/hub.git"], "'https://***@host/hub.git' is the address of"),
+        (["apply", "git@host:team/hub.git", "--auto-approve"], "clone it and name the clone"),
+        (["validate", "ssh://git@host/hub.git"], "commands read a folder"),
     ],
 )
 def test_what_is_wrong_exits_with_1(arguments: list[str], words: str, repo: Repository) -> None:

@@ -219,3 +219,40 @@ def test_each_command_goes_by_its_environment(tmp_path: Path, make_database: Dat
     assert {c["entity"] for c in told["promotion"]["changes"]} == {"item", "more"}
     done = run(tmp_path, "operator", "--once", "--json", "--env", "production", **urls)
     assert "as the mode says" in json.loads(done.stdout)["message"]
+
+
+def test_a_saved_plan_is_for_the_environment_it_was_made_for(
+    tmp_path: Path, make_database: DatabaseMaker
+) -> None:
+    """Both databases are empty and both environments define the same: only the names differ."""
+    urls = {
+        "STAGING_URL": make_database(store=False),
+        "PRODUCTION_URL": make_database(store=False),
+        "Mdm__Database__Url": make_database(store=False),
+    }
+    others = [
+        {"name": name, "databaseUrlRef": f"{name.upper()}_URL"}
+        for name in ("staging", "production")
+    ]
+    for path, content in files(entity("item"), environments=others).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(content)
+    made = run(tmp_path, "plan", "--out", "the.plan", "--env", "staging", **urls)
+    assert "apply the.plan --env staging" in made.stderr
+    apply = ("apply", "the.plan", "--auto-approve", "--allow", "SENDS_DATA_OUT:*")
+    for more, words in (
+        (("--env", "production"), "and this is for environment production"),
+        ((), "and this is for no environment"),
+    ):
+        told = run(tmp_path, *apply, *more, code=4, **urls)
+        assert f"was made for environment staging, {words}" in told.stderr
+    elsewhere = urls | {"STAGING_URL": urls["PRODUCTION_URL"]}
+    told = run(tmp_path, *apply, "--env", "staging", code=4, **elsewhere)
+    assert "was made for another database" in told.stderr
+    for url in urls.values():
+        with psycopg.connect(url) as conn:
+            found = conn.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'mdm%'")
+            assert found.fetchone() == (0,), "nothing was touched"
+    run(tmp_path, *apply, MDM_ENV="staging", **urls)
+    with psycopg.connect(urls["STAGING_URL"]) as conn:
+        assert conn.execute("SELECT name FROM mdm.entity").fetchall() == [("item",)]
