@@ -33,6 +33,7 @@ from mdm_gitops.plan.changes import (
 from mdm_gitops.plan.live import LiveTable
 from mdm_gitops.plan.physical import (
     Check,
+    Index,
     PhysicalColumn,
     Role,
     RuleKind,
@@ -137,15 +138,16 @@ def diff_rules(
 ) -> Iterator[Change]:
     """Yield the changes of rules that lead from *seen* to *desired* (both main tables).
 
-    *widened* columns are retyped in place: their checks and foreign keys are taken off and proven
-    again online, because PostgreSQL would otherwise scan the table under its strongest lock.
+    *widened* columns are retyped in place: their checks, foreign keys and computed indexes are taken
+    off and proven again online, because PostgreSQL would otherwise scan the table under its strongest
+    lock.
     """
     again = set(widened) if seen.has_rows else set()
     yield from _diff_primary_key(seen, desired, entity)
     yield from _diff_required(seen, desired, entity)
     yield from _diff_defaults(seen, desired, entity)
     yield from _diff_checks(seen, desired, entity, again)
-    yield from _diff_indexes(seen, desired, entity)
+    yield from _diff_indexes(seen, desired, entity, again)
     yield from _diff_foreign_keys(seen, desired, entity, again)
 
 
@@ -163,7 +165,7 @@ def _diff_primary_key(seen: Seen, desired: Table, entity: str) -> Iterator[Chang
 def diff_satellite(seen: Seen, desired: Table, *, entity: str) -> Iterator[Change]:
     """Yield the changes of an edit or history table beside its columns."""
     yield from _diff_primary_key(seen, desired, entity)
-    yield from _diff_indexes(seen, desired, entity)
+    yield from _diff_indexes(seen, desired, entity, ())
 
 
 def _diff_required(seen: Seen, desired: Table, entity: str) -> Iterator[Change]:
@@ -243,8 +245,13 @@ def _replaced(check: Check, gone: Collection[Check]) -> Check | None:
     return next(same, None)
 
 
-def _diff_indexes(seen: Seen, desired: Table, entity: str) -> Iterator[Change]:
-    kept, gone, new = _match(seen.table.indexes, desired.indexes, (), lambda i: "")
+def _diff_indexes(
+    seen: Seen, desired: Table, entity: str, again: Collection[str]
+) -> Iterator[Change]:
+    def computed_from(index: Index) -> str:
+        return next((c for c in index.columns if index.computed and c in again), "")
+
+    kept, gone, new = _match(seen.table.indexes, desired.indexes, again, computed_from)
     for index in gone:
         yield DropIndex(entity=entity, table=seen.present_name, index=index)
     for live, index in kept:

@@ -173,8 +173,11 @@ def _created(items: Sequence[PlannedChange], checks: Sequence[CheckResult]) -> I
     views = [item for item in items if isinstance(item.change, CreateView)]
     unique = (item.change.index for item in indexes if isinstance(item.change, AddIndex))
     sets = [", ".join(index.columns) for index in unique if index.unique]
+    computed = [i for i in indexes if isinstance(i.change, AddIndex) and i.change.index.computed]
+    indexes = [item for item in indexes if item not in computed]
     if sets:
         yield _created_line("unique", "; ".join(sets), indexes)
+    yield from (_draft(item).line(checks) for item in computed)
     if keys:
         refers = (c.change for c in keys if isinstance(c.change, AddForeignKey))
         targets = ((c.foreign_key.column, c.foreign_key.target_table) for c in refers)
@@ -340,6 +343,8 @@ def _rule_key(rule: Rule) -> tuple[Any, ...]:
             return (rule.check.rule.value, columns)
         case DropCheck():
             return (rule.rule or rule.check, columns)
+        case AddIndex() | DropIndex() if rule.index.computed:
+            return (rule.index.kind.value, ())
         case AddIndex() | DropIndex():
             return ("unique" if rule.index.unique else "reference", columns)
         case AddForeignKey() | DropForeignKey():
@@ -441,7 +446,7 @@ def _news(head: Change, rule: Rule, *, kept: bool) -> str:
 
 
 def _lost(rule: DroppedRule) -> str:
-    if isinstance(rule, DropIndex) and not rule.index.unique:
+    if isinstance(rule, DropIndex) and not (rule.index.unique or rule.index.computed):
         return ""
     return word(rule).headline.removeprefix(f"{_columns(rule)[0]} ")
 
@@ -459,8 +464,8 @@ def _fact(rule: AddedRule) -> str:
         case AddCheck():
             return rule_words(rule.check)
         case AddIndex():
-            unique = rule.index.unique
-            said = index_words(rule.index.columns, unique=unique) if unique else ""
+            tells = rule.index.unique or rule.index.computed
+            said = index_words(rule.index) if tells else ""
             return said.removeprefix(f"{rule.index.columns[0]} ")
         case AddForeignKey():
             return reference_words(rule)

@@ -139,11 +139,18 @@ def _helper(live: LiveRelation, name: str, facts: Mapping[str, Any]) -> Check | 
 
 def _indexes(live: LiveRelation, expected: Table) -> tuple[tuple[Index, ...], tuple[str, ...]]:
     known = {index.name: index for index in expected.indexes}
+    recorded = live.recorded_part("indexes")
     indexes, strange = [], []
     for name, facts in live.part("indexes").items():
         # Not what was there when we last looked: a stranger's index may have been there too.
         if name not in known:
             strange.append(f"index {name}")
+            continue
+        if known[name].computed:
+            # One that failed has never been recorded; it is ours to build again.
+            same = facts["definition"] == recorded.get(name, {}).get("definition")
+            plain = same or not facts["valid"]
+            indexes.append(replace(known[name], valid=facts["valid"], plain=plain))
             continue
         found = replace(
             known[name],

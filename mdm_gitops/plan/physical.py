@@ -61,18 +61,33 @@ class Check:
         return ("check", self.column, self.rule, self.argument)
 
 
+class IndexKind(StrEnum):
+    """Over the values of columns, or over what a function of the store makes of them."""
+
+    VALUES = "values"
+    SEARCH = "search"  # the words of the columns
+    MATCH = "match"  # keys that alike rows share; argument: which
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
     name: str
     columns: tuple[str, ...]
     unique: bool
+    kind: IndexKind = IndexKind.VALUES
+    argument: str | None = None  # of the store's function, beside the columns
     suffix: str = ""  # what follows the table's name in *name*; "" when it is not known
     valid: bool = True
     plain: bool = True  # of the one form that we create; a live one may have been put in its place
 
     @property
     def spec(self) -> tuple[Any, ...]:
-        return ("index", self.columns, self.unique, self.plain)
+        return ("index", self.kind, self.columns, self.argument, self.unique, self.plain)
+
+    @property
+    def computed(self) -> bool:
+        """Whether it holds what a function makes of the columns, not their values."""
+        return self.kind is not IndexKind.VALUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +264,21 @@ def index(table: str, suffix: str, columns: tuple[str, ...], *, unique: bool) ->
     return Index(name=name, columns=columns, unique=unique, suffix=suffix)
 
 
+def computed_index(
+    table: str, kind: IndexKind, columns: tuple[str, ...], argument: str | None = None
+) -> Index:
+    """Return the one index of its *kind* on *table*; it is called by the kind."""
+    suffix = kind.value
+    return Index(
+        name=relation_object_name(table, suffix),
+        columns=columns,
+        unique=False,
+        kind=kind,
+        argument=argument,
+        suffix=suffix,
+    )
+
+
 Targets = Mapping[str, tuple[str, str]]  # column -> (entity, column) it refers to, all folded
 
 
@@ -301,6 +331,8 @@ def satellite(main: Table, role: Role) -> Table:
 
 def _satellite_indexes(name: str, main: Table, role: Role) -> Iterator[Index]:
     for item in main.indexes:
+        if item.computed:
+            continue  # only what is approved and present is searched
         suffix = _PLAIN_KIND.sub("ix", item.suffix)
         yield index(name, suffix, item.columns, unique=False)
     if role is Role.EDIT:
@@ -353,7 +385,7 @@ def _checks(column: Column) -> Iterator[Check]:
 
 
 def _indexes(entity: Entity, table: str) -> Iterator[Index]:
-    """Yield the unique sets, the same set once, then an index for each reference."""
+    """Yield the unique sets, the same set once, an index for each reference, that of search."""
     unique: dict[tuple[str, ...], str] = {}
     if entity.key_columns:
         unique[_folded(entity.key_columns)] = "_key"  # no declared set can have this name
@@ -369,6 +401,9 @@ def _indexes(entity: Entity, table: str) -> Iterator[Index]:
     for column in entity.columns:
         if column.reference and column.folded not in leading:
             yield index(table, index_suffix("ix", column.folded), (column.folded,), unique=False)
+    if entity.search.enabled and (searched := entity.searched_columns):
+        columns = tuple(column.folded for column in searched)
+        yield computed_index(table, IndexKind.SEARCH, columns)
 
 
 def _folded(names: tuple[str, ...]) -> tuple[str, ...]:

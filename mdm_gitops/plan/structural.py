@@ -166,6 +166,7 @@ def table_objects(table: Table, schema: str) -> Mapping[str, Any]:
                 "valid": True,
                 "plain": True,
                 "columns": list(index.columns),
+                "definition": repr(index),
             }
             for index in table.indexes
         },

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
 
 from mdm_gitops.model import Action, PermissionGrant, SeedMode, Webhook
@@ -62,7 +63,16 @@ from mdm_gitops.plan.changes import (
 )
 from mdm_gitops.plan.hazards import grant_scope, lets_more_through
 from mdm_gitops.plan.human import data_type, listed, plural, value, visible
-from mdm_gitops.plan.physical import Check, PhysicalColumn, Role, RuleKind, Table, View
+from mdm_gitops.plan.physical import (
+    Check,
+    Index,
+    IndexKind,
+    PhysicalColumn,
+    Role,
+    RuleKind,
+    Table,
+    View,
+)
 
 _ARCHIVE: Final = re.compile(r"_arch_(\d+)_")
 _MOST_VALUES: Final = 12
@@ -143,9 +153,9 @@ def word(change: Change) -> Wording:
             return _change(f"reference {one.foreign_key} proven", _LEFT_UNPROVEN)
         case AddIndex():
             detail = "built again, the last attempt was interrupted" if one.rebuild else ""
-            return _change(index_words(one.index.columns, unique=one.index.unique), detail)
+            return _change(index_words(one.index), detail)
         case DropIndex():
-            return _change(_dropped_index(one.index.columns, unique=one.index.unique))
+            return _change(_dropped_index(one.index))
         case AddForeignKey():
             return _change(f"{one.foreign_key.column} {reference_words(one)}")
         case DropForeignKey():
@@ -341,17 +351,25 @@ def _drop_check(change: DropCheck) -> Wording:
     return _change(f"rule {change.check} dropped", "it was changed by hand")
 
 
-def index_words(columns: Sequence[str], *, unique: bool) -> str:
-    if not unique:
-        return f"{', '.join(columns)} indexed"
-    return f"{columns[0]} unique" if len(columns) == 1 else f"{', '.join(columns)} unique together"
+_INDEXED: Final = MappingProxyType(
+    {
+        IndexKind.VALUES: "indexed",
+        IndexKind.SEARCH: "indexed for search",
+        IndexKind.MATCH: "indexed for matching",
+    }
+)
 
 
-def _dropped_index(columns: Sequence[str], *, unique: bool) -> str:
-    if not unique:
-        return f"{', '.join(columns)} no longer indexed"
-    together = " together" if len(columns) > 1 else ""
-    return f"{', '.join(columns)} no longer unique{together}"
+def index_words(index: Index) -> str:
+    together = " together" if len(index.columns) > 1 else ""
+    said = f"unique{together}" if index.unique else _INDEXED[index.kind]
+    return f"{', '.join(index.columns)} {said}"
+
+
+def _dropped_index(index: Index) -> str:
+    together = " together" if len(index.columns) > 1 else ""
+    said = f"unique{together}" if index.unique else _INDEXED[index.kind]
+    return f"{', '.join(index.columns)} no longer {said}"
 
 
 def reference_words(change: AddForeignKey | DropForeignKey) -> str:

@@ -118,6 +118,8 @@ def entities(draw: st.DrawFn, name: str) -> dict[str, Any]:
         view["includeDeleted"] = draw(st.booleans())
         view["includeSystemColumns"] = draw(st.booleans())
         entity["consumption"] = {"views": [view]}
+    if draw(st.booleans()):
+        entity["search"] = {"enabled": True}
     return entity
 
 
@@ -202,8 +204,8 @@ def _origin(entity: dict[str, Any]) -> str:
 def _rename(entity: dict[str, Any], column: dict[str, Any], name: str) -> None:
     was = column["name"]
     column["renamedFrom"], column["name"] = was, name
-    for constraint in entity.get("uniqueConstraints", ()):
-        constraint["columns"] = [name if c == was else c for c in constraint["columns"]]
+    for constraint in (*entity.get("uniqueConstraints", ()), entity.get("search", {})):
+        constraint["columns"] = [name if c == was else c for c in constraint.get("columns", ())]
 
 
 def swap_columns(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
@@ -223,14 +225,14 @@ def swap_columns(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
     one["renamedFrom"], one["name"] = first, second
     two["renamedFrom"], two["name"] = second, first
     exchange = {first: second, second: first}
-    for constraint in entity.get("uniqueConstraints", ()):
-        constraint["columns"] = [exchange.get(c, c) for c in constraint["columns"]]
+    for constraint in (*entity.get("uniqueConstraints", ()), entity.get("search", {})):
+        constraint["columns"] = [exchange.get(c, c) for c in constraint.get("columns", ())]
 
 
 def retype_column(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
     entity = _pick(draw, documents)
     column = _pick_column(draw, entity) if entity else None
-    if column is None or "reference" in column:
+    if entity is None or column is None or "reference" in column:
         return
     for key in ("pattern", "maxLength", "allowedValues", "minValue", "maxValue"):
         column.pop(key, None)
@@ -238,6 +240,14 @@ def retype_column(draw: st.DrawFn, documents: Documents, old: Documents) -> None
         column.pop(key, None)
     column["dataType"] = draw(st.sampled_from(RETYPES[column["dataType"]]))
     column["nullable"] = True
+    if column["dataType"] not in ("string", "text"):
+        _no_longer_searched(entity, column)
+
+
+def _no_longer_searched(entity: dict[str, Any], column: dict[str, Any]) -> None:
+    search = entity.get("search", {})
+    if column["name"] in search.get("columns", ()):
+        search["columns"].remove(column["name"])
 
 
 def change_digits(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
@@ -254,9 +264,10 @@ def change_digits(draw: st.DrawFn, documents: Documents, old: Documents) -> None
 def remove_column(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
     entity = _pick(draw, documents)
     column = _pick_column(draw, entity) if entity else None
-    if entity is None or column is None:
-        return
+    if entity is None or column is None or "renamedFrom" in column:
+        return  # the other half of a swap would be left with a name that still stands
     entity["columns"].remove(column)
+    _no_longer_searched(entity, column)
     kept = [c for c in entity.get("uniqueConstraints", ()) if column["name"] not in c["columns"]]
     entity["uniqueConstraints"] = kept
 
@@ -312,6 +323,20 @@ def change_views(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
         entity["consumption"] = draw(st.sampled_from(({"views": []}, {"views": [view]})))
 
 
+def change_search(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
+    entity = _pick(draw, documents)
+    if entity is None:
+        return
+    text = [c["name"] for c in entity["columns"] if c["dataType"] in ("string", "text")]
+    plain = [c for c in text if c in _searchable(entity)]
+    chosen = draw(st.lists(st.sampled_from(plain), unique=True, max_size=2)) if plain else []
+    entity["search"] = {"enabled": draw(st.integers(0, 3)) > 0, "columns": chosen}
+
+
+def _searchable(entity: dict[str, Any]) -> set[str]:
+    return {c["name"] for c in entity["columns"] if c.get("classification") != "restricted"}
+
+
 def describe(draw: st.DrawFn, documents: Documents, old: Documents) -> None:
     entity = _pick(draw, documents)
     if entity is not None:
@@ -333,6 +358,8 @@ def remove_entity(draw: st.DrawFn, documents: Documents, old: Documents) -> None
     for entity in documents.values():
         gone = [c for c in entity["columns"] if c.get("reference", {}).get("entity") == name]
         entity["columns"] = [c for c in entity["columns"] if c not in gone]
+        for column in gone:
+            _no_longer_searched(entity, column)
         names = {c["name"] for c in gone}
         entity["uniqueConstraints"] = [
             c for c in entity.get("uniqueConstraints", ()) if not names & set(c["columns"])
@@ -370,6 +397,8 @@ EDITS = (
     change_references,
     change_unique,
     change_views,
+    change_search,
+    change_search,
     describe,
     add_entity,
     remove_entity,

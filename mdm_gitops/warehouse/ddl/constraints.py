@@ -7,6 +7,7 @@ its own; what needs ACCESS EXCLUSIVE finds nothing left to scan.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from sqlglot import exp
 
@@ -28,7 +29,14 @@ from mdm_gitops.plan.changes import (
     ValidateCheck,
     ValidateForeignKey,
 )
-from mdm_gitops.plan.physical import Check, ForeignKey, Index, RuleKind, check_name
+from mdm_gitops.plan.physical import (
+    Check,
+    ForeignKey,
+    Index,
+    IndexKind,
+    RuleKind,
+    check_name,
+)
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import nodes, trees
 from mdm_gitops.warehouse.ddl.parts import add_check as check_added
@@ -160,14 +168,35 @@ def add_index(change: AddIndex, schemas: Schemas) -> Iterator[Statement]:
 
 
 def _create_index(table: str, index: Index, schemas: Schemas, *, concurrently: bool) -> exp.Create:
-    columns = [trees.ascending(column(name)) for name in index.columns]
+    parameters = (
+        exp.IndexParameters(
+            using=exp.Var(this="gin"),
+            columns=[trees.ascending(_computed(index, schemas))],
+            with_storage=False,  # as the parser reads it
+        )
+        if index.computed
+        else exp.IndexParameters(columns=[trees.ascending(column(n)) for n in index.columns])
+    )
     described = exp.Index(
         this=identifier(index.name),
         table=trees.table(schemas.data, table),
-        params=exp.IndexParameters(columns=columns),
+        params=parameters,
     )
     # No IF NOT EXISTS: it would be content with the invalid leftover of a failed build.
     return exp.Create(this=described, kind="INDEX", unique=index.unique, concurrently=concurrently)
+
+
+_FUNCTIONS: Final = {IndexKind.SEARCH: "search_vector", IndexKind.MATCH: "match_keys"}
+
+
+def _computed(index: Index, schemas: Schemas) -> trees.Tree:
+    """Return the call of the store's immutable function; queries must ask for the same expression."""
+    columns: list[trees.Tree] = [column(name) for name in index.columns]
+    if index.kind is IndexKind.MATCH:
+        columns = [trees.call(schemas.config, "index_text", each) for each in columns]
+    argument = [] if index.argument is None else [text(index.argument)]
+    array = exp.Array(expressions=columns)
+    return trees.call(schemas.config, _FUNCTIONS[index.kind], *argument, array)
 
 
 def _leftover(index: str, schemas: Schemas) -> Leftover:

@@ -58,6 +58,12 @@ def column(name: str, *, of: str = "") -> exp.Column:
     return exp.Column(this=identifier(name), table=exp.to_identifier(of) if of else None)
 
 
+def call(schema: str, function: str, *arguments: Tree) -> exp.Dot:
+    """Return the call of a function of the store; its name is ours and needs no quotes."""
+    called = exp.Anonymous(this=function, expressions=list(arguments))
+    return exp.Dot(this=identifier(schema), expression=called)
+
+
 @lru_cache(maxsize=256)
 def _data_type(type_: str) -> exp.DataType:
     return exp.DataType.build(type_, dialect=DIALECT)
