@@ -142,11 +142,6 @@ class Operation:
     def operation_id(self) -> str:
         return self.name or self.handler.__name__
 
-    @property
-    def route_path(self) -> str:
-        """Return the path as Starlette writes it."""
-        return self.path.replace(f"{{{self.rest}}}", f"{{{self.rest}:path}}")
-
     def read_query(self, query: QueryParams) -> dict[str, Any]:
         """Return all parameters with their values or defaults.
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from starlette.routing import Match
 
 from mdm_api.openapi import openapi_document
 from mdm_api.operations import Access, Kind, Operation, Parameter
-from mdm_api.routes import routes_of
+from mdm_api.routes import Paths
 from mdm_api.table import OPERATIONS
 from mdm_gitops.errors import CATALOGUE, InputError
 
@@ -69,8 +70,8 @@ def test_each_route_is_described_and_each_description_is_a_route() -> None:
         (path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item
     }
     endpoints = {
-        route.path.replace(":path}", "}"): vars(route.endpoint)["_operations"]
-        for route in routes_of(OPERATIONS)
+        path: vars(endpoint)["_operations"]
+        for path, (endpoint, _) in Paths(OPERATIONS).endpoints.items()
     }
     routed = {(path, method) for path, methods in endpoints.items() for method in methods}
     assert {each for each in routed if each[1] != "HEAD"} == described
@@ -119,9 +120,51 @@ def _references(value: Any) -> list[str]:
             return []
 
 
-def test_fixed_segments_go_before_names() -> None:
-    paths = [route.path for route in routes_of(OPERATIONS)]
-    assert paths.index("/api/v1/entities/summary") < paths.index("/api/v1/entities/{name}")
+@pytest.mark.parametrize(
+    ("path", "expected", "parameters"),
+    [
+        ("/api/v1/entities/summary", "/api/v1/entities/summary", {}),
+        ("/api/v1/entities/customer", "/api/v1/entities/{name}", {"name": "customer"}),
+        ("/api/v1/entities/summary/yaml", "/api/v1/entities/{name}/yaml", {"name": "summary"}),
+        (
+            "/api/v1/entities/a b/data/x-1",
+            "/api/v1/entities/{name}/data/{id}",
+            {"name": "a b", "id": "x-1"},
+        ),
+        ("/api/v1/entities/a/data/export", "/api/v1/entities/{name}/data/export", {"name": "a"}),
+        ("/api/v1/entities//data", None, None),
+        ("/api/v1/entities/a/data/", None, None),
+        ("/api/v1/entities/a/b/c", None, None),
+        ("/api/v1", None, None),
+        ("api/v1/entities", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_path_leads_to_its_operations(
+    path: str, expected: str | None, parameters: dict[str, str] | None
+) -> None:
+    paths = Paths(OPERATIONS)
+    match, found = paths.matches({"type": "http", "path": path})
+    if expected is None:
+        assert (match, found) == (Match.NONE, {})
+        return
+    assert found == {"endpoint": paths.endpoints[expected][0], "path_params": parameters}
+
+
+def test_all_that_follows_goes_into_a_parameter_that_may_hold_slashes() -> None:
+    paths = Paths(OPERATIONS)
+    path = "/api/v1/entities/{name}/saved-filters"
+    scope = {"type": "http", "path": path.replace("{name}", "e")}
+    assert paths.matches(scope)[1]["endpoint"] is paths.endpoints[path][0]
+    scope["path"] += "/a/b//c"
+    found = paths.matches(scope)[1]
+    assert found["endpoint"] is paths.endpoints[path + "/{filterName}"][0]
+    assert found["path_params"] == {"name": "e", "filterName": "a/b//c"}
+
+
+def test_only_requests_have_operations() -> None:
+    found = Paths(OPERATIONS).matches({"type": "websocket", "path": "/api/v1/entities"})
+    assert found == (Match.NONE, {})
 
 
 @pytest.mark.parametrize(
