@@ -78,6 +78,63 @@ ROWS: Final[dict[str, Schema]] = {
             "errorsUrl": optional({**TEXT, "description": "All errors as CSV."}),
         }
     ),
+    "BulkAction": {
+        **object_of(
+            {"action": {"type": "string", "enum": ["update", "delete"]}},
+            {
+                "filter": {**TEXT, "description": "In the bracket language."},
+                "all": {**FLAG, "description": "Said instead of a filter: all rows are meant."},
+                "set": {**ref("RowInput"), "description": "New values, for an update."},
+                "soft": {**FLAG, "description": "Whether a delete only marks the rows as deleted."},
+                "batchName": {
+                    **TEXT,
+                    "maxLength": 200,
+                    "description": "Name of the proposals, where the entity needs approval.",
+                },
+                "previewToken": {**TEXT, "description": "From the preview, for the execution."},
+            },
+        ),
+        "additionalProperties": False,
+    },
+    "BulkActionPreview": object_of(
+        {
+            "matchCount": {**COUNT, "description": "Rows that you see and the filter finds."},
+            "notAllowed": {**COUNT, "description": "Those of them that you may not write."},
+            "sample": list_of(ref("Row")),
+            "previewToken": TEXT,
+        }
+    ),
+    "BulkActionResult": object_of(
+        {
+            "matchCount": COUNT,
+            "updated": COUNT,
+            "deleted": COUNT,
+            "unchanged": COUNT,
+            "pending": COUNT,
+            "rejected": COUNT,
+            "batchName": optional(TEXT),
+            "errors": list_of(
+                object_of(
+                    {
+                        "id": {"type": "string", "format": "uuid"},
+                        "column": optional(TEXT),
+                        "code": TEXT,
+                        "message": TEXT,
+                        "value": optional(TEXT),
+                    }
+                )
+            ),
+            "errorsTruncated": {**FLAG, "description": "Whether there are more than 1,000."},
+        }
+    ),
+    "BulkActionLine": {
+        "description": "One line: how far it is, or at the end what came of it.",
+        "oneOf": [
+            object_of({"progress": object_of({"done": COUNT, "of": COUNT})}),
+            object_of({"result": ref("BulkActionResult")}),
+            object_of({"problem": ref("Problem")}),
+        ],
+    },
     "RowPage": object_of(
         {
             "items": list_of(ref("Row")),

@@ -13,6 +13,7 @@ from mdm_api.upkeep import Refusals
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.approvals import Approver
+from mdm_gitops.data.bulk_actions import BulkActor
 from mdm_gitops.data.imports import Importer
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
@@ -79,6 +80,10 @@ class Services:
             settings=self.settings.Data,
             connect_timeout_s=self.settings.Database.ConnectTimeoutSeconds,
         )
+
+    @property
+    def bulk_actor(self) -> BulkActor:
+        return BulkActor(self.importer)
 
     @property
     def approver(self) -> Approver:

@@ -52,6 +52,12 @@ class Outlet:
         await self._begin(headers)
         await self._body(b"", more=False)
 
+    async def send_piece(self, data: bytes, headers: Mapping[str, str], *, more: bool) -> None:
+        """Send *data* at once, after *headers* if it is the first piece of the body."""
+        if not self.began:
+            await self._begin(headers)
+        await self._body(data, more=more)
+
     async def _begin(self, headers: Mapping[str, str]) -> None:
         self.began = True
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -156,8 +156,7 @@ def _outside(sql: ImportSql) -> str:
 def _repeated(sql: ImportSql) -> str:
     column, value = _first(sql, sql.key)
     return f"""{_INSERT}
-SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, sql.key)} || ' stands in row ' || d.first || ' already',
-       {value}
+SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, sql.key)} || {sql.is_earlier}, {value}
   FROM pg_temp."next" n JOIN (
     SELECT x."_id", min(x."_pos") AS first FROM pg_temp."next" x
      WHERE x."_status" IN {GOOD} GROUP BY x."_id") d ON d."_id" = n."_id"
@@ -188,7 +187,7 @@ def _taken(sql: ImportSql, unique: tuple[str, ...]) -> str:
 SELECT DISTINCT n."_pos", {column},
        CASE WHEN {stands} THEN '{_UNIQUE}' WHEN {is_deleted} THEN 'ROW_KEY_DELETED'
             ELSE '{_UNIQUE}' END,
-       {_shown(sql, unique)} || CASE WHEN {stands} THEN ' stands in row ' || d.first || ' already'
+       {_shown(sql, unique)} || CASE WHEN {stands} THEN {sql.is_earlier}
             WHEN {is_deleted} THEN {belongs} WHEN u."_sys_id" IS NOT NULL THEN ' is taken by another row'
             ELSE ' is taken by a row that is pending' END, {value}
   FROM pg_temp."next" n
@@ -207,8 +206,7 @@ def _otherwise(sql: ImportSql, columns: Sequence[str], what: What) -> str:
     # The first row with a key may have given way itself, for another value.
     passed_over = f"'{What.INVALID}'" + (f", '{What.LATER}'" if what is What.LATER else "")
     return f"""{_INSERT}
-SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, columns)} || ' stands in row ' || d.first || ' already',
-       {value}
+SELECT n."_pos", {column}, '{_UNIQUE}', {_shown(sql, columns)} || {sql.is_earlier}, {value}
   FROM pg_temp."next" n JOIN (SELECT {names}, min(x."_pos") AS first FROM pg_temp."next" x
    WHERE x."_status" NOT IN ({passed_over}) GROUP BY {names}) d
     ON {same} AND d.first <> n."_pos"

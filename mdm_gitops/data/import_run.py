@@ -70,6 +70,10 @@ class ImportRun:
         sql = self._sql
         for statement in sql.create_tables():
             await self._do(statement)
+        await self._decide(analyze=analyze)
+
+    async def _decide(self, *, analyze: bool) -> None:
+        sql = self._sql
         await self._do(sql.fill_next())
         if analyze:
             await self._conn.execute('ANALYZE pg_temp."next"')
@@ -128,13 +132,16 @@ class ImportRun:
         question = changed_keys(sql)
         if question:
             await self._conn.execute("SET CONSTRAINTS ALL DEFERRED")
-        if await self._do(update_rows(sql)) < expected:
+        if await self._do(self._change_rows()) < expected:
             raise Raced
         if sql.target.entity.history_enabled:
             await self._do(keep_versions(sql))
         if question:
             await self._relink(question)
             await self._conn.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _change_rows(self) -> str:
+        return update_rows(self._sql)
 
     async def _relink(self, question: str) -> None:
         cursor = await self._conn.execute(question.encode(), self._sql.values(**self._values))

@@ -29,7 +29,7 @@ from mdm_gitops.data.proposals_sql import CLAIMS, OVERLAID, ProposalBuilder
 from mdm_gitops.data.row_id import new_row_id
 from mdm_gitops.data.row_json import MASK
 from mdm_gitops.data.selecting import predicate_values
-from mdm_gitops.data.write_sql import Builder, differs_sql
+from mdm_gitops.data.write_sql import Builder, Operation, differs_sql
 from mdm_gitops.model import Action
 from mdm_gitops.plan.physical import Role
 
@@ -52,6 +52,7 @@ class What(StrEnum):
     TAKEN = "taken"  # a unique value belongs to another row
     LATER = "later"  # a unique value stands in an earlier row
     ASTRAY = "astray"  # it refers to a row of the same file that is not written
+    REFERENCED = "referenced"  # it cannot be deleted: other rows refer to it
 
 
 GOOD: Final = "('create', 'update', 'unchanged')"
@@ -98,6 +99,7 @@ class ImportSql(ProposalBuilder):
     staged: tuple[str, ...] = ()
     judged: bool = False  # each row says itself what was given, and what is wrong already
     escaped: bool = False
+    doing: Operation = Operation.UPDATE  # what is done to rows that are there
     _names: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -126,6 +128,11 @@ class ImportSql(ProposalBuilder):
         """Return the parameters of all statements that were made so far."""
         placed = predicate_values(self.asking, self.predicates)
         return {"actor": self.asking.principal.actor, **placed, **more}
+
+    @property
+    def is_earlier(self) -> str:
+        """The end of the sentence about a value which the row ``d.first`` has first."""
+        return "' stands in row ' || d.first || ' already'"
 
     # --- the tables ---
 

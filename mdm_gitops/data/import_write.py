@@ -74,7 +74,7 @@ def keep_versions(sql: ImportSql) -> str:
     values = ", ".join(f'o."{name}"' for name in names)
     ends = ("_sys_valid_from", "_sys_valid_to", "_sys_action")
     return f"""INSERT INTO {sql.target.table_sql(Role.HISTORY)} ({names_sql([*names, *ends])})
-SELECT {values}, o."_sys_last_modified_at", {_NEXT_MOMENT}, '{EVENT_OF[Operation.UPDATE]}'
+SELECT {values}, o."_sys_last_modified_at", {_NEXT_MOMENT}, '{EVENT_OF[sql.doing]}'
   FROM pg_temp."next" n{_OLD} WHERE n."_status" = '{What.UPDATE}'"""
 
 
@@ -88,7 +88,7 @@ def save_proposals(sql: ImportSql) -> str:
     version, old = ('o."_sys_version"', _OLD) if sql.upserts else ("NULL::integer", "")
     operation = (
         f"CASE WHEN {version} IS NULL THEN '{PROPOSED[Operation.CREATE]}'"
-        f" ELSE '{PROPOSED[Operation.UPDATE]}' END"
+        f" ELSE '{PROPOSED[sql.doing]}' END"
     )
     return f"""INSERT INTO {sql.target.table_sql(Role.EDIT)} ({names_sql(["_sys_id", *names])})
 SELECT n."_id", {values}, {version}, {operation}, 'pending', %(batch)s, NULL,
@@ -106,9 +106,11 @@ def record_events(sql: ImportSql) -> Iterator[str]:
     elif sql.upserts:
         action = (
             f"CASE n.\"_status\" WHEN '{What.CREATE}' THEN '{EVENT_OF[Operation.CREATE]}'"
-            f" ELSE '{EVENT_OF[Operation.UPDATE]}' END"
+            f" ELSE '{EVENT_OF[sql.doing]}' END"
         )
         version = 'coalesce(o."_sys_version", 0) + 1'
+        if sql.doing is Operation.HARD_DELETE:
+            new, version = "NULL::json", 'o."_sys_version"'
         old = f"CASE n.\"_status\" WHEN '{What.UPDATE}' THEN {event_image(target, 'o')} END"
         rows = _OLD
     else:

@@ -122,21 +122,31 @@ class Importer:
         Raises:
             MdmError: the import took longer than it may, or could not be begun.
         """
+        async with self.connection("import") as conn:
+            with translated():
+                async with conn.transaction() as transaction:
+                    session = ImportSession(conn, request, self._schemas)
+                    yield session
+                    if request.dry_run and session.outcome is not None:
+                        async with await self._connected() as other:
+                            await session.keep_elsewhere(other)
+                        raise Rollback(transaction)
+
+    @asynccontextmanager
+    async def connection(self, what: str) -> AsyncIterator[AsyncConnection[Any]]:
+        """Yield a connection for *what* (a word for messages), which may take as long as an import.
+
+        Raises:
+            MdmError: it took longer than it may.
+        """
         limit_s = self._settings.ImportTimeoutSeconds
         try:
             async with self._slots, asyncio.timeout(limit_s), await self._connected() as conn:
-                with translated():
-                    async with conn.transaction() as transaction:
-                        session = ImportSession(conn, request, self._schemas)
-                        yield session
-                        if request.dry_run and session.outcome is not None:
-                            async with await self._connected() as other:
-                                await session.keep_elsewhere(other)
-                            raise Rollback(transaction)
+                yield conn
         except TimeoutError:
             raise MdmError(
-                f"the import took longer than {limit_s:g} s",
-                hint="import fewer rows at a time; Mdm__Data__ImportTimeoutSeconds allows more",
+                f"the {what} took longer than {limit_s:g} s",
+                hint="take fewer rows at a time; Mdm__Data__ImportTimeoutSeconds allows more",
                 code="QUERY_TIMEOUT",
             ) from None
 

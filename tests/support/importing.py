@@ -108,6 +108,15 @@ permissions:
     domains: [geo]
     entities: [country]
     actions: [read]
+  - users: ["apikey:local"]
+    domains: [geo]
+    entities: [place]
+    actions: [read]
+  - users: ["apikey:local"]
+    domains: [geo]
+    entities: [place]
+    actions: [write]
+    rowFilterDsl: "[country] = 'CH'"
   - users: ["apikey:swiss"]
     domains: [geo]
     entities: [gated]
@@ -115,7 +124,7 @@ permissions:
     rowFilterDsl: "[country] = 'CH'"
 """,
 }
-PRINCIPALS: Final = ("writer", "reader", "swiss", "stranger", "approver")
+PRINCIPALS: Final = ("writer", "reader", "swiss", "local", "stranger", "approver")
 
 
 async def deploy(conn: AsyncConnection[Any], files: Mapping[str, bytes] = FILES) -> None:
