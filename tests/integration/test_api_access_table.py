@@ -97,6 +97,8 @@ TABLE: dict[str, str] = {
     f"POST {D}/bulk": "404 403 200 403 404 200 200",
     f"POST {D}/bulk-csv": "404 403 200 403 404 200 200",
     f"POST {D}/bulk-xlsx": "404 403 400 403 404 400 400",
+    f"POST {D}/bulk-action/preview": "404 403 200 403 404 200 200",
+    f"POST {D}/bulk-action/execute": "404 403 409 403 404 409 409",  # of rows never looked at
     "GET /api/v1/imports/{id}/errors": "404 404 404 404 404 404 404",
     f"GET {E}/versions/{{id}}": READERS,
     f"GET {D}/time-travel-bounds": READERS,
@@ -254,6 +256,10 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
             body = {"version": 1}
         case "approve-batch" | "reject-batch":
             body = {"ids": ["00000000-0000-7000-8000-000000000000"]}
+        case "preview" if "bulk-action" in operation:
+            body = {"action": "update", "filter": "[code] = 'none'", "set": {"rank": 1}}
+        case "execute":
+            body = {"action": "delete", "all": True, "previewToken": "0" * 64}
         case "bulk":
             body = [{"code": f"C{number}"}]
         case "api-keys" if method == "POST":
