@@ -9,7 +9,7 @@ the rights and definitions it was built from still hold.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -103,6 +103,7 @@ class Page:
 class Row:
     body: bytes
     version: int
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,13 +181,46 @@ async def get_row(
     stored = readable_entity(asking, entity)
     past = as_of is not None
     statement, seen = _kept(
-        asking, (stored.name, shape, past), lambda: _get_statement(asking, stored, shape, past)
+        asking, (stored.name, shape, past), lambda: _get_statement(asking, stored, shape, past=past)
     )
     values = {**statement.parameters(asking, as_of), "row_id": row_id}
-    _, body, version = (await _run(conn, statement, values, asking, prepare=seen))[0]
+    record = (await _run(conn, statement, values, asking, prepare=seen))[0]
+    _, body, version, is_deleted = record
     if body is None or version is None:
         raise no_such_row(stored.definition, row_id)
-    return Row(body=body, version=int(version))
+    return Row(body=body, version=int(version), is_deleted=is_deleted == b"t")
+
+
+async def get_rows(
+    conn: AsyncConnection[Any],
+    *,
+    asking: Asking,
+    entity: str,
+    row_ids: Collection[UUID],
+    shape: RowShape,
+) -> Mapping[UUID, Row]:
+    """Return, of *row_ids*, the rows that are there for the principal; one statement for all.
+
+    Raises: as ``get_row``, but that a row is missing is no error here.
+    """
+    stored = readable_entity(asking, entity)
+    statement, seen = _kept(
+        asking,
+        (stored.name, shape, "many"),
+        lambda: _get_statement(asking, stored, shape, many=True),
+    )
+    values = {
+        **statement.parameters(asking, None),
+        "row_ids": "{" + ",".join(map(str, row_ids)) + "}",
+    }
+    found = {}
+    for _, body, version, is_deleted, row_id in await _run(
+        conn, statement, values, asking, prepare=seen
+    ):
+        if body is not None and version is not None and row_id is not None:
+            row = Row(body=body, version=int(version), is_deleted=is_deleted == b"t")
+            found[UUID(row_id.decode())] = row
+    return found
 
 
 def no_such_row(entity: Entity, row_id: object) -> NotFound:
@@ -215,6 +249,10 @@ SELECT row_to_json(r){extra} FROM (
 SELECT t.* FROM {source}{where}{order}{limit}
 ) t CROSS JOIN LATERAL (SELECT {members}) r
 ) p ON true"""
+
+
+_BY_ID: Final = 't."_sys_id" = %(row_id)s::uuid'
+_BY_IDS: Final = 't."_sys_id" = ANY (%(row_ids)s::uuid[])'
 
 
 def _list_statement(
@@ -250,13 +288,21 @@ def _list_statement(
     )
 
 
-def _get_statement(asking: Asking, stored: StoredEntity, shape: RowShape, past: bool) -> _Statement:
+def _get_statement(
+    asking: Asking,
+    stored: StoredEntity,
+    shape: RowShape,
+    *,
+    past: bool = False,
+    many: bool = False,
+) -> _Statement:
+    """Return what reads the row ``row_id``, or the rows ``row_ids``, each then with its identifier."""
     members = _members(asking, stored.definition, shape, past=past)
     rows = selection(asking, stored, filter="", state=shape.state, past=past)
     sql = _ENVELOPE.format(
         **_frame(asking, rows, members),
-        extra=', t."_sys_version"',
-        where=where_clause(['t."_sys_id" = %(row_id)s::uuid', *rows.conditions]),
+        extra=', t."_sys_version", t."_sys_is_deleted"' + (', t."_sys_id"' if many else ""),
+        where=where_clause([_BY_IDS if many else _BY_ID, *rows.conditions]),
         order="",
         limit="",
     )
