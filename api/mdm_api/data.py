@@ -14,6 +14,7 @@ from mdm_api.moments import moment
 from mdm_api.operations import Access, Answer, Kind, Operation, Parameter
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
+from mdm_gitops.data.merge_records import ResolvedRow, get_resolved_row
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.rows import (
     DEFAULT_TAKE,
@@ -21,16 +22,16 @@ from mdm_gitops.data.rows import (
     MAX_TAKE,
     ListRequest,
     Page,
-    Row,
     RowShape,
-    get_row,
     list_rows,
     parse_row_id,
 )
 from mdm_gitops.errors import NotFound
+from mdm_gitops.model import Entity
 from mdm_gitops.warehouse.connect import Connection
 
 _JSON: Final = "application/json"
+_REDIRECTED: Final = "redirectedFrom"
 _NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -52,20 +53,26 @@ async def get_data(call: Call) -> Response:
     shape = _shape(call.parameters)
     as_of = moment(call.parameters, _AS_OF)
 
-    async def work(conn: Connection, asking: Asking) -> Row:
+    async def work(conn: Connection, asking: Asking) -> tuple[ResolvedRow, Entity]:
         stored = readable_entity(asking, call.path("name"))
         row_id = parse_row_id(call.path("id"), stored.definition)
-        return await get_row(
+        found = await get_resolved_row(
             conn, asking=asking, entity=stored.name, row_id=row_id, shape=shape, as_of=as_of
         )
+        return found, stored.definition
 
     try:
-        row = await call.reading(work)
+        found, entity = await call.reading(work)
     except NotFound as error:
         raise await explain_absence(call, error) from None
     call.note_rows(1)
-    headers = {**_NO_STORE, "ETag": f'"v{row.version}"'}
-    return Response(row.body, media_type=_JSON, headers=headers)
+    headers = {**_NO_STORE, "ETag": f'"v{found.row.version}"'}
+    body = found.row.body
+    if found.redirected_from is not None:
+        headers["Content-Location"] = f"/api/v1/entities/{entity.name}/data/{found.row_id}"
+        if entity.column(_REDIRECTED) is None:  # the row's own column keeps its name
+            body = body[:-1] + f',"{_REDIRECTED}":"{found.redirected_from}"}}'.encode()
+    return Response(body, media_type=_JSON, headers=headers)
 
 
 def _list_request(given: dict[str, Any]) -> ListRequest:
@@ -198,13 +205,18 @@ operations = (
         checks_late=True,
         path_parameters={**_PATH, "id": "`_sys_id` of the row."},
         description="A row that the caller may not see is as absent as one that is not there. A"
-        " soft-deleted row is answered with `_sys_state` `deleted`.",
+        " soft-deleted row is answered with `_sys_state` `deleted`. Of a row that was merged the"
+        " survivor is answered, with `redirectedFrom` and its place in `Content-Location`; with"
+        " `state=deleted` the merged row itself. `asOfUtc` follows the merges of then.",
         parameters=(_FIELDS, _state_parameter(RowState.ALL), _EXPAND, _AS_OF),
         answers={
             200: Answer(
                 description="The row.",
                 schema=schemas.ref("Row"),
-                headers={"ETag": 'The version of the row, `"v<_sys_version>"`.'},
+                headers={
+                    "ETag": 'The version of the row, `"v<_sys_version>"`.',
+                    "Content-Location": "Where the row is, if another was merged into it.",
+                },
             )
         },
         errors=(*_ERRORS, "ROW_NOT_FOUND"),

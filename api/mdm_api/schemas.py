@@ -15,6 +15,7 @@ from mdm_api.schemas_access import ACCESS
 from mdm_api.schemas_definitions import DEFINITIONS
 from mdm_api.schemas_deployment import DEPLOYMENT
 from mdm_api.schemas_events import EVENTS
+from mdm_api.schemas_merging import MERGING
 from mdm_api.schemas_rows import ROWS
 from mdm_gitops.errors import CATALOGUE
 from mdm_gitops.source.schemas import schema_text
@@ -25,7 +26,16 @@ __all__ = ["components", "ref"]
 @cache
 def components() -> dict[str, Schema]:
     """Return all named schemas."""
-    return {**_entity_schemas(), **_SHARED, **ACCESS, **ROWS, **EVENTS, **DEFINITIONS, **DEPLOYMENT}
+    return {
+        **_entity_schemas(),
+        **_SHARED,
+        **ACCESS,
+        **ROWS,
+        **MERGING,
+        **EVENTS,
+        **DEFINITIONS,
+        **DEPLOYMENT,
+    }
 
 
 def _entity_schemas() -> dict[str, Schema]:

@@ -41,6 +41,12 @@ ROWS: Final[dict[str, Schema]] = {
         " columns. Which are there depends on `fields`.",
         "properties": {
             **_SYSTEM_MEMBERS,
+            "redirectedFrom": {
+                "type": "string",
+                "format": "uuid",
+                "description": "The identifier that was asked for, if its row was merged into this"
+                " one; not there if the entity has a column of that name.",
+            },
             "_expanded": {
                 "type": "object",
                 "description": "The rows that the columns named in `expand` refer to.",

@@ -15,6 +15,8 @@ from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.approvals import Approver
 from mdm_gitops.data.bulk_actions import BulkActor
 from mdm_gitops.data.imports import Importer
+from mdm_gitops.data.merging import Merger
+from mdm_gitops.data.unmerging import MergeDecider
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
@@ -88,6 +90,14 @@ class Services:
     @property
     def approver(self) -> Approver:
         return Approver(self.pool)
+
+    @property
+    def merger(self) -> Merger:
+        return Merger(self.pool)
+
+    @property
+    def merge_decider(self) -> MergeDecider:
+        return MergeDecider(self.pool)
 
     @property
     def tier(self) -> Tier:

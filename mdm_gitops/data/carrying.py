@@ -24,27 +24,30 @@ async def carry_proposals(
     target: Target,
     column: str,
     values: Mapping[str, Any],
+    conditions: tuple[str, str] = ("true", "true"),
 ) -> int:
     """Change *column* from ``old`` to ``new`` in the proposals of *target*; return in how many.
 
-    Call it before the approved rows are relinked. The proposal for the row ``approving`` is left.
+    *conditions* are further ones, on the approved rows ``r`` that are relinked and on the proposals
+    ``e``. Call it before the approved rows are relinked. The proposal for the row ``approving`` is left.
     """
     given = {**values, "actor": asking.principal.actor}
-    await conn.execute(_rebase_sql(target, column).encode(), given)
-    cursor = await conn.execute(_carry_sql(target, column).encode(), given)
+    rows, proposals = conditions
+    await conn.execute(_rebase_sql(target, column, rows).encode(), given)
+    cursor = await conn.execute(_carry_sql(target, column, proposals).encode(), given)
     [carried] = await cursor.fetchone() or (0,)
     return int(carried)
 
 
-def _rebase_sql(target: Target, column: str) -> str:
+def _rebase_sql(target: Target, column: str, rows: str) -> str:
     return (
-        f'UPDATE {target.table_sql(Role.EDIT)} e SET "_sys_base_version" = m."_sys_version" + 1'
-        f' FROM {target.main_sql} m WHERE m."{column}" = %(old)s::{target.type_of(column)}'
-        ' AND e."_sys_id" = m."_sys_id" AND e."_sys_base_version" = m."_sys_version"'
+        f'UPDATE {target.table_sql(Role.EDIT)} e SET "_sys_base_version" = r."_sys_version" + 1'
+        f' FROM {target.main_sql} r WHERE r."{column}" = %(old)s::{target.type_of(column)}'
+        f' AND {rows} AND e."_sys_id" = r."_sys_id" AND e."_sys_base_version" = r."_sys_version"'
     )
 
 
-def _carry_sql(target: Target, column: str) -> str:
+def _carry_sql(target: Target, column: str, proposals: str) -> str:
     edit, type_ = target.table_sql(Role.EDIT), target.type_of(column)
     events = events_sql(
         target,
@@ -56,11 +59,12 @@ def _carry_sql(target: Target, column: str) -> str:
         new=event_image(target, "d"),
     )
     return f"""WITH old AS MATERIALIZED (SELECT e.* FROM {edit} e
-  WHERE e."{column}" = %(old)s::{type_} AND e."_sys_id" IS DISTINCT FROM %(approving)s::uuid
+  WHERE e."{column}" = %(old)s::{type_} AND {proposals}
+    AND e."_sys_id" IS DISTINCT FROM %(approving)s::uuid
   ORDER BY e."_sys_id" FOR UPDATE OF e),
 todo AS MATERIALIZED (SELECT o."_sys_id" AS "_id",
   row_number() OVER (ORDER BY o."_sys_id") AS "_pos", %(actor)s::text AS "_actor",
-  jsonb_build_object('relinkedFrom', %(old)s::text) AS "_detail" FROM old o),
+  jsonb_build_object('relinkedFrom', %(old)s::text) || %(detail)s::jsonb AS "_detail" FROM old o),
 done AS (UPDATE {edit} e SET "{column}" = %(new)s::{type_} FROM todo t
   WHERE e."_sys_id" = t."_id" RETURNING e.*),
 {events}

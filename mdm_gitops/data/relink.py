@@ -8,11 +8,12 @@ proposed for such rows is carried along (``data.carrying``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from psycopg import AsyncConnection
+from psycopg.types.json import Jsonb
 
 from mdm_gitops.data.asking import Asking, StateMoved
 from mdm_gitops.data.carrying import carry_proposals
@@ -21,6 +22,33 @@ from mdm_gitops.data.write_run import Line, run_write
 from mdm_gitops.data.write_sql import Operation, Source, Status, WriteStatement, write_statement
 
 Changed = Mapping[str, tuple[Any, Any]]  # column -> value before and after
+
+
+class RelinkRefused(StateMoved):
+    """A row cannot hold the other value; *line* says why. Who only renames a value need not know."""
+
+    def __init__(self, target: Target, column: str, line: Line) -> None:
+        super().__init__()
+        self.target = target
+        self.column = column
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """Which of those that hold a value are relinked: conditions on a row ``r`` and a proposal ``e``.
+
+    They may use the parameters ``link_entity`` and ``link_column`` beside those in *values*. *detail*
+    goes to the events.
+    """
+
+    rows: str = "true"
+    proposals: str = "true"
+    values: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ALL = Narrowing()
 
 
 async def update_and_relink(
@@ -68,10 +96,16 @@ async def relink(
     changed: Changed,
     author: str = "",
     approving: UUID | None = None,
+    only: Narrowing = _ALL,
 ) -> None:
     """Give the rows that hold a value of *changed* the value after it.
 
-    *author* is as in ``update_and_relink``; the proposal for *approving* is about to go.
+    *author* is as in ``update_and_relink``; the proposal for *approving* is about to go. Those who
+    refer to rows whose own key value changes by this are relinked without regard to *only*.
+
+    Raises:
+        RelinkRefused: a row cannot hold the other value.
+        StateMoved: the store moved meanwhile.
     """
     by_nobody = replace(asking, principal=replace(asking.principal, is_global_admin=True))
     for referrer in target.referrers:
@@ -84,8 +118,12 @@ async def relink(
             "new": new,
             "author": author or asking.principal.actor,
             "approving": approving,
+            "link_entity": other.stored.entity_id,
+            "link_column": referrer.column,
+            "detail": Jsonb(dict(only.detail)),
+            **only.values,
         }
-        if await _relink_column(conn, by_nobody, other, referrer.column, values):
+        if await _relink_column(conn, by_nobody, other, referrer.column, values, only):
             further = {referrer.column: (old, new)}
             await relink(
                 conn,
@@ -103,36 +141,50 @@ async def _relink_column(
     other: Target,
     column: str,
     values: Mapping[str, Any],
+    only: Narrowing,
 ) -> bool:
     """Relink the rows of *other*; return whether there may be rows that refer to those in turn."""
     carried = 0
     if other.entity.approval_required:
-        carried = await carry_proposals(conn, asking, other, column, values)
+        conditions = (only.rows, only.proposals)
+        carried = await carry_proposals(conn, asking, other, column, values, conditions)
+    # Somebody may be giving one of them another value: whoever comes second must see that.
+    await conn.execute(_lock_sql(other, column, only).encode(), values)
     lines = await run_write(
         conn,
         asking=asking,
-        statement=_relinking(asking, other, column),
+        statement=_relinking(asking, other, column, only),
         values=values,
         prepare=False,
     )
-    if any(line.status is not Status.DONE for line in lines.values()):
-        raise StateMoved
+    for line in lines.values():
+        if line.status is Status.MOVED:
+            raise StateMoved
+        if line.status is not Status.DONE:
+            raise RelinkRefused(other, column, line)
     return bool(lines or carried) and column in other.referred_columns
 
 
-def _relinking(asking: Asking, other: Target, column: str) -> WriteStatement:
+def _lock_sql(other: Target, column: str, only: Narrowing) -> str:
+    return (
+        f'SELECT FROM {other.main_sql} r WHERE r."{column}" = %(old)s::{other.type_of(column)}'
+        f' AND {only.rows} ORDER BY r."_sys_id" FOR UPDATE OF r'
+    )
+
+
+def _relinking(asking: Asking, other: Target, column: str, only: Narrowing) -> WriteStatement:
     type_ = other.type_of(column)
     source = Source(
         sql='SELECT row_number() OVER (ORDER BY r."_sys_id")::int AS "_pos", r."_sys_id" AS "_id",'
         ' NULL::int AS "_base", %(actor)s::text AS "_actor", %(author)s::text AS "_author",'
-        " jsonb_build_object('relinkedFrom', %(old)s::text) AS \"_detail\","
+        " jsonb_build_object('relinkedFrom', %(old)s::text) || %(detail)s::jsonb AS \"_detail\","
         f' %(new)s::{type_} AS "{column}" FROM {other.main_sql} r'
-        f' WHERE r."{column}" = %(old)s::{type_}',
+        f' WHERE r."{column}" = %(old)s::{type_} AND {only.rows}',
         columns=(column,),
         typed=True,
     )
     return asking.state.remember(
-        ("relink", other.name, column),
+        ("relink", other.name, column, only.rows),
         lambda: write_statement(
             asking, other, Operation.UPDATE, source, relink=True, whatever_its_state=True
         ),
