@@ -66,6 +66,8 @@ permissions:
      rowFilterDsl: "[region] = 'north'"}
   - {users: ["apikey:p"], domains: [crm], entities: [deal], actions: [approve],
      rowFilterDsl: "[stage] = 'open'"}
+  - {users: ["apikey:w"], domains: [crm], entities: [customer], actions: [write],
+     rowFilterDsl: "[region] = 'north'"}
   - {users: ["apikey:all"], domains: [crm], actions: [admin]}
 """,
 }
@@ -139,7 +141,7 @@ async def twins(make_database: DatabaseMaker) -> AsyncIterator[dict[str, tuple[C
     async with await connect(first, application_name="test") as conn:
         await apply(conn, read_tree(FILES))
         await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        keys = {name: await key_of(conn, name) for name in ("p", "all")}
+        keys = {name: await key_of(conn, name) for name in ("p", "w", "all")}
         async with served(create_app(database_url=first, settings=Settings())) as client:
             client.headers["X-API-Key"] = KEY
             await _fill(client, conn)
@@ -306,6 +308,31 @@ async def test_what_would_be_written_tells_nothing_either(twins: Any) -> None:
         ("POST", f"{CUSTOMER}/data", {"code": "c1"}),
     ):
         assert await one.send(method, url, body) == await two.send(method, url, body), url
+
+
+async def _previews(twins: Any, number: int) -> tuple[int, int]:
+    """Return how many previews of bulk actions are answered with other bytes, and how many are good."""
+    one, two = twins
+    chance = random.Random(3)
+    different = good = 0
+    for _ in range(number):
+        action: dict[str, Any] = {"action": "delete", "soft": chance.random() < 0.5}
+        if chance.random() < 0.5:
+            action = {"action": "update", "set": {"credit": chance.randrange(9)}}
+        which: dict[str, Any] = {"filter": _filter(chance, "customer")}
+        body = {**action, **({"all": True} if chance.random() < 0.1 else which)}
+        url = f"{CUSTOMER}/data/bulk-action/preview"
+        answers = [await each.send("POST", url, body) for each in (one, two)]
+        different += answers[0] != answers[1]
+        good += answers[0][0] == 200
+    return different, good
+
+
+async def test_previews_of_bulk_actions_count_nothing_that_is_hidden(twins: Any) -> None:
+    different, good = await _previews(twins["w"], 80)
+    assert different == 0 and good > 40
+    different, _ = await _previews(twins["all"], 40)
+    assert different > 10  # the negative control
 
 
 @pytest.mark.soak
