@@ -172,6 +172,10 @@ class Call:
 
         It is repeated only when it said that nothing was written.
         """
+        return await self.sharing(work)
+
+    async def sharing(self, work: Callable[[Asking], Awaitable[T]]) -> T:
+        """Run *work*, which shares connections with other requests, in a state that holds."""
         store = self.services.store
         for _ in range(_ATTEMPTS):
             tried = self.state

@@ -6,7 +6,7 @@ that was the larger part of what a small request costs. Here a request costs as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -83,7 +83,7 @@ class Paths(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, dict[str, Any]]:
         if scope["type"] != "http":
             return _NOTHING
-        found = _find(self._root, scope["path"].split("/"), 0, ())
+        found = _find(self._root, scope["path"])
         if found is None:
             return _NOTHING
         endpoint, parameters = found
@@ -128,19 +128,31 @@ def _plant(node: _Node, path: str, endpoint: PathEndpoint, *, rest: str) -> None
     node.end = (endpoint, tuple(names))
 
 
-def _find(
-    node: _Node, segments: Sequence[str], at: int, values: tuple[str, ...]
-) -> tuple[PathEndpoint, dict[str, str]] | None:
-    if at == len(segments):
-        return _with_values(node.end, values) if node.end else None
-    segment = segments[at]
-    following = node.fixed.get(segment)
-    if following is not None and (found := _find(following, segments, at + 1, values)):
-        return found
-    named = node.named if segment else None
-    if named is not None and (found := _find(named, segments, at + 1, (*values, segment))):
-        return found
-    return _with_values(node.rest, (*values, "/".join(segments[at:]))) if node.rest else None
+def _find(root: _Node, path: str) -> tuple[PathEndpoint, dict[str, str]] | None:
+    """Go down along fixed segments; come back to the names that were passed by where that ends."""
+    segments = path.split("/")
+    passed_by: list[tuple[_Node, int, tuple[str, ...]]] = [(root, 0, ())]
+    rest: tuple[_End, tuple[str, ...]] | None = None
+    while passed_by:
+        node, at, values = passed_by.pop()
+        while at < len(segments):
+            segment = segments[at]
+            if node.rest is not None:
+                rest = (node.rest, (*values, "/".join(segments[at:])))
+            following, named = node.fixed.get(segment), node.named if segment else None
+            at += 1
+            if following is not None:
+                if named is not None:
+                    passed_by.append((named, at, (*values, segment)))
+                node = following
+            elif named is not None:
+                node, values = named, (*values, segment)
+            else:
+                break
+        else:
+            if node.end is not None:
+                return _with_values(node.end, values)
+    return _with_values(*rest) if rest else None
 
 
 def _with_values(end: _End, values: tuple[str, ...]) -> tuple[PathEndpoint, dict[str, str]]:

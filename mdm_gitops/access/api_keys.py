@@ -67,8 +67,11 @@ def principal_of(key: str, state: StoreState, *, now: datetime) -> Principal | N
     stored = state.keys.get(digest(key))
     if stored is None or (stored.expires_at is not None and stored.expires_at <= now):
         return None
-    return Principal(
-        kind=PrincipalKind.APIKEY, name=stored.name, is_global_admin=stored.is_global_admin
+    return state.remember(
+        ("principal", stored.name, stored.is_global_admin),
+        lambda: Principal(
+            kind=PrincipalKind.APIKEY, name=stored.name, is_global_admin=stored.is_global_admin
+        ),
     )
 
 
