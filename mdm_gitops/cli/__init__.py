@@ -34,49 +34,66 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "plans": ("mdm_gitops.cli.plans_cmd:plans", "Decide plans of the operator that wait."),
     "reconcile": ("mdm_gitops.cli.reconcile_cmd:reconcile", "Tell the operator: now, stop, go on."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
-    "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities on a server."),
+    "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities and their rows."),
+    "changes": ("mdm_gitops.cli.changes_cmd:changes", "Show what changed, or follow it."),
+    "audit": ("mdm_gitops.cli.audit_cmd:audit", "Show who did what, and when."),
+    "permissions": ("mdm_gitops.cli.permissions_cmd:permissions", "Say who may do what."),
+    "roles": ("mdm_gitops.cli.audit_cmd:roles", "List what permissions are made of."),
+    "access": ("mdm_gitops.cli.access_cmd:access", "Explain why somebody may, or not."),
+    "api-keys": ("mdm_gitops.cli.api_keys_cmd:api_keys", "Make, list and revoke API keys."),
+    "webhooks": ("mdm_gitops.cli.webhooks_cmd:webhooks", "Subscribe to changes."),
     "packages": ("mdm_gitops.cli.packages_cmd:packages", "Carry definitions between servers."),
-    "permissions": (
-        "mdm_gitops.cli.shared_yaml_cmd:permissions",
-        "Export and import all permissions of a server.",
+    "common-entities": (
+        "mdm_gitops.cli.common_entities_cmd:common_entities",
+        "Install predefined entities with their rows.",
     ),
-    "webhooks": (
-        "mdm_gitops.cli.shared_yaml_cmd:webhooks",
-        "Export and import all webhooks of a server.",
-    ),
-    "access": ("mdm_gitops.cli.access_cmd:access", "Say who may do what, and why."),
+    "whoami": ("mdm_gitops.cli.whoami_cmd:whoami", "Show who a server takes you for."),
+    "login": ("mdm_gitops.cli.login_cmd:login", "Sign in at the identity provider."),
+    "logout": ("mdm_gitops.cli.login_cmd:logout", "Forget the sign-in."),
+    "config": ("mdm_gitops.cli.config_cmd:config", "Keep servers and keys as profiles."),
+    "api": ("mdm_gitops.cli.api_cmd:api", "Make any request of the API."),
     "completion": ("mdm_gitops.cli.completion_cmd:completion", "Print shell completion."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named in a table and imported on use."""
+    """A group whose commands are named in a table and imported on use.
+
+    Commands that are there already (``commands``) stand in it, too, after those of the table.
+    """
 
     def __init__(self, *, commands_table: dict[str, tuple[str, str]], **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands_table = commands_table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands_table)
+        return [*self.commands_table, *self.commands]
+
+    def _lines(self) -> dict[str, str]:
+        """Return all commands with the one line that tells of each."""
+        named = {name: text for name, (_, text) in self.commands_table.items()}
+        ready = {name: each.get_short_help_str(88) for name, each in self.commands.items()}
+        return {**named, **ready}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands_table:
-            return None
+            return self.commands.get(cmd_name)
         module, _, attribute = self.commands_table[cmd_name][0].partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.commands_table.items()])
+            formatter.write_dl(list(self._lines().items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands_table and not args[0].startswith("-"):
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
             from mdm_gitops.model.suggest import nearest
 
-            near = nearest(args[0], self.commands_table)
+            near = nearest(args[0], names)
             more = f"; did you mean {near!r}?" if near else ""
             ctx.fail(f"no such command {args[0]!r}{more}")
         return super().resolve_command(ctx, args)
@@ -84,7 +101,7 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         items = [
             CompletionItem(name, help=text)
-            for name, (_, text) in self.commands_table.items()
+            for name, text in self._lines().items()
             if name.startswith(incomplete)
         ]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]

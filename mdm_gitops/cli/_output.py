@@ -27,9 +27,13 @@ def json_option(command: Command) -> Command:
 
 def echo_json(value: Any) -> None:
     """Print *value* as one JSON document on stdout."""
-    from mdm_gitops.model.values import to_json_value
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_spelt))
 
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=to_json_value))
+
+def _spelt(value: Any) -> Any:
+    from mdm_gitops.model.values import to_json_value  # slow to import, so only where needed
+
+    return to_json_value(value)
 
 
 def say(message: str) -> None:

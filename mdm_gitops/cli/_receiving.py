@@ -13,33 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from mdm_gitops.errors import MdmError
-
 if TYPE_CHECKING:
-    import httpx2
+    from mdm_gitops.client import Answer
 
 
-def length_of(answer: httpx2.Response) -> int | None:
-    text = answer.headers.get("Content-Length", "")
-    return int(text) if text.isdigit() else None
-
-
-def copy(answer: httpx2.Response, target: IO[bytes], received: Callable[[int], None]) -> int:
+async def copy(answer: Answer, target: IO[bytes], received: Callable[[int], None]) -> int:
     """Write the body of *answer* to *target*; return how many bytes it had."""
-    import httpx2
-
     size = 0
-    try:
-        for chunk in answer.iter_bytes():
-            target.write(chunk)
-            size += len(chunk)
-            received(len(chunk))
-    except httpx2.TransportError:
-        raise MdmError(
-            f"the export broke off after {size:,} bytes",
-            hint="what was received is not the whole; try again, the log of the server says why",
-            code="INTERRUPTED",
-        ) from None
+    async for chunk in answer.chunks():
+        target.write(chunk)
+        size += len(chunk)
+        received(len(chunk))
     return size
 
 

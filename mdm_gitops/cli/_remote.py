@@ -1,161 +1,119 @@
-"""What every command that speaks to a running server shares: where it is, the key, and its errors.
+"""What every command that speaks to a running server shares: where it is, and who asks.
 
-A problem document becomes the error it came from, so a command ends with the same words and the same
-exit code whether it works on files here or on a server elsewhere. Bodies are streamed both ways.
+What is said to a server and what it answers is of ``mdm_gitops.client``; here is what a command line adds:
+options, profiles, hints, and bars that show bytes on their way.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from mdm_gitops.errors import CATALOGUE, InputError, MdmError
+from mdm_gitops.errors import MdmError
 
 if TYPE_CHECKING:
-    import httpx2
+    from mdm_gitops.client import Client
+    from mdm_gitops.client.profiles import Choice, Profiles
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-DEFAULT_URL: Final = "http://127.0.0.1:8080"
-_CONNECT_S: Final = 10.0
 _CHUNK_BYTES: Final = 262_144
-_BY_STATUS: Final = {
-    401: "AUTH_REQUIRED",
-    403: "ACCESS_DENIED",
-    404: "NOT_FOUND",
-    413: "BODY_TOO_LARGE",
-}
 
 
 def remote_options(command: Command) -> Command:
-    """Add ``--url`` and ``--api-key`` as the parameters ``url`` and ``api_key``."""
-    url = click.option(
+    """Add ``--url``, ``--api-key`` and ``--profile``; the function gets them as ``remote``."""
+
+    @functools.wraps(command)
+    def entered(
+        *args: Any, url: str | None, api_key: str | None, profile: str | None, **given: Any
+    ) -> Any:
+        remote = Remote(url=url, api_key=api_key, profile=profile)
+        return command(*args, remote=remote, **given)
+
+    found: Any = entered
+    for option in reversed(_OPTIONS):
+        found = option(found)
+    return found  # type: ignore[no-any-return]
+
+
+_OPTIONS: Final = (
+    click.option(
         "--url",
-        envvar="MDM_URL",
-        show_envvar=True,
-        default=DEFAULT_URL,
-        show_default=True,
         metavar="URL",
-        help="Where the server is.",
-    )
-    key = click.option(
+        help="Where the server is; else MDM_URL, the profile, http://127.0.0.1:8080.",
+    ),
+    click.option(
         "--api-key",
-        envvar="MDM_API_KEY",
-        show_envvar=True,
         metavar="KEY",
-        help="The API key; better by the variable, which no process list shows.",
-    )
-    return url(key(command))
+        help="The API key; better by MDM_API_KEY or a profile, which no process list shows.",
+    ),
+    click.option(
+        "--profile", metavar="NAME", help="A server by its name in the configuration; MDM_PROFILE."
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A server. Every failure is an ``MdmError``."""
+    """The server that a command was told of."""
 
-    url: str = DEFAULT_URL
+    url: str | None = None
     api_key: str | None = None
+    profile: str | None = None
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        content: Any = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Return the JSON value of the answer, None for an empty one."""
-        with self.opened(method, path, query=query, content=content, headers=headers) as answer:
-            body = answer.read()
-        return json.loads(body) if body else None
+    @property
+    def is_named(self) -> bool:
+        """Whether an option names a server, in commands that can do without one."""
+        return bool(self.url or self.profile or self.api_key)
 
-    @contextmanager
-    def opened(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, Any] | None = None,
-        content: Any = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Iterator[httpx2.Response]:
-        """Yield a good answer whose body has not been read; *content* may be an iterator of bytes.
+    def chosen(self) -> tuple[Profiles, Choice]:
+        from mdm_gitops.client.profiles import Profiles, choose
 
-        Parameters of *query* that are None are left out.
-        """
-        import httpx2
+        profiles = Profiles()
+        choice = choose(profiles, url=self.url, api_key=self.api_key, profile=self.profile)
+        return profiles, choice
 
-        given = {name: _text(value) for name, value in (query or {}).items() if value is not None}
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """Yield a client of the server; its errors tell what a person at a terminal can do."""
+        from mdm_gitops.client import ApiKey, Client, NoCredential
+        from mdm_gitops.client.connection import Credential
+
+        profiles, choice = self.chosen()
+        credential: Credential = NoCredential()
+        if choice.api_key:
+            credential = ApiKey(choice.api_key)
+        elif choice.is_profile_server and profiles.tokens(choice.profile.name) is not None:
+            from mdm_gitops.client.sign_in import SignedIn
+
+            credential = SignedIn(profiles, choice.profile.name)
         try:
-            with (
-                # A large import may take long to be answered; only connecting has a limit.
-                httpx2.Client(timeout=httpx2.Timeout(None, connect=_CONNECT_S)) as client,
-                client.stream(
-                    method,
-                    self._address(path),
-                    params=given,
-                    content=content,
-                    headers={**self._credential(), **(headers or {})},
-                ) as answer,
-            ):
-                if answer.status_code >= 400:
-                    raise _problem(answer.status_code, answer.read())
-                yield answer
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
-            raise InputError(
-                f"{self.url!r} is no URL of a server", hint=f"write it as {DEFAULT_URL}"
-            ) from None
-        except httpx2.TransportError as error:
-            raise MdmError(
-                f"the server at {self.url} does not answer: {_reason(error)}",
-                hint="is it running, and is the URL right? --url or MDM_URL names it",
-                code="SERVER_UNREACHABLE",
-            ) from None
-
-    def _address(self, path: str) -> str:
-        return self.url.rstrip("/") + path
-
-    def _credential(self) -> dict[str, str]:
-        if not self.api_key:
-            return {}
-        if not (self.api_key.isascii() and self.api_key.isprintable()):
-            raise InputError("the API key has characters that no key has")
-        return {"X-API-Key": self.api_key}
+            async with Client(choice.url, credential=credential, on_wait=_tell_wait) as client:
+                yield client
+        except MdmError as error:
+            if error.kind_code == "AUTH_REQUIRED" and not error.hint:
+                error.hint = (
+                    "--api-key, MDM_API_KEY or a profile gives the key; or mdm-gitops login"
+                )
+            raise
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _tell_wait(seconds: float) -> None:
+    from mdm_gitops.cli._output import say
+
+    if seconds >= 1:
+        say(f"the server is busy, trying again in {seconds:.0f} s")
 
 
-def _reason(error: Exception) -> str:
-    said = str(error).rstrip(".").partition("\n")[0]
-    return said or type(error).__name__
-
-
-def _problem(status: int, body: bytes) -> MdmError:
-    """Return the error that a problem document tells, or as much of one as there is."""
-    try:
-        document = json.loads(body)
-        code, detail = document["code"], document["detail"]
-    except (ValueError, KeyError, TypeError):
-        code = _BY_STATUS.get(status, "SERVER_UNREACHABLE")
-        return MdmError(
-            f"the server answered with status {status} and no problem document",
-            hint="is this the address of a server of this program?",
-            code=code,
-        )
-    known = code if code in CATALOGUE else _BY_STATUS.get(status, "INTERNAL")
-    hint = str(document.get("hint") or "")
-    if known == "AUTH_REQUIRED" and not hint:
-        hint = "--api-key or MDM_API_KEY gives the key"
-    details = {"errors": document["errors"]} if document.get("errors") else {}
-    return MdmError(str(detail), hint=hint, code=known, **details)
+def trace_of(error: MdmError) -> str:
+    """Return the trace id by which the log of the server has *error*, "" if it told none."""
+    return str(error.details.get("traceId") or "")
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -169,7 +127,7 @@ def file_size(path: Path | None) -> int | None:
     return found.st_size if os.path.isfile(path) else None  # noqa: PTH113
 
 
-def chunks_of(file: IO[bytes], *, sent: Callable[[int], None]) -> Iterator[bytes]:
+async def chunks_of(file: IO[bytes], *, sent: Callable[[int], None]) -> AsyncIterator[bytes]:
     """Yield *file* piece by piece and tell *sent* the size of each that was taken."""
     while chunk := file.read(_CHUNK_BYTES):
         yield chunk

@@ -6,16 +6,20 @@ were rejected is in the answer, and with ``--fail-on-rejected`` in the exit code
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
-from urllib.parse import quote as in_path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from mdm_gitops.cli._errors import EXIT_ERROR
 from mdm_gitops.cli._output import echo_json, json_option, say
 from mdm_gitops.cli._remote import Remote, chunks_of, file_size, remote_options, transfer
+
+if TYPE_CHECKING:
+    from mdm_gitops.client.rows import Rows
+    from mdm_gitops.client.transport import Body
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _SHOWN_ERRORS: Final = 10
@@ -90,7 +94,7 @@ _dialect_options = (
 @_import_options
 def bulk(**given: Any) -> int:
     """Import a JSON array of row objects."""
-    return _import("bulk", "application/json", given)
+    return _import("bulk", given)
 
 
 @click.command(name="bulk-csv")
@@ -100,22 +104,20 @@ def bulk(**given: Any) -> int:
 @_dialect_options[2]
 def bulk_csv(sep: str | None, quote: str | None, charset: str, **given: Any) -> int:
     """Import a CSV file whose first line names the columns."""
-    return _import("bulk-csv", f"text/csv; charset={charset}", given, sep=sep, quote=quote)
+    return _import("bulk-csv", given, sep=sep, quote=quote, charset=charset)
 
 
 @click.command(name="bulk-xlsx")
 @_import_options
 def bulk_xlsx(**given: Any) -> int:
     """Import the first sheet of a workbook, whose first line names the columns."""
-    media_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
-    return _import("bulk-xlsx", media_type, given)
+    return _import("bulk-xlsx", given)
 
 
-def _import(kind: str, media_type: str, given: dict[str, Any], **query: Any) -> int:
-    remote = Remote(url=given["url"], api_key=given["api_key"])
-    answer = _send(remote, kind, media_type, given, query)
-    if given["errors"] is not None:
-        _keep_errors(remote, answer["errorsUrl"], given["errors"])
+def _import(kind: str, given: dict[str, Any], **more: Any) -> int:
+    answer = asyncio.run(_send(kind, given, more))
+    if given["errors"] is not None and answer["errorsUrl"] is None:
+        given["errors"].unlink(missing_ok=True)  # an older one would tell of another import
     if given["as_json"]:
         echo_json(answer)
     else:
@@ -124,45 +126,55 @@ def _import(kind: str, media_type: str, given: dict[str, Any], **query: Any) -> 
     return EXIT_ERROR if rejected and given["fail_on_rejected"] else 0
 
 
-def _send(
-    remote: Remote, kind: str, media_type: str, given: dict[str, Any], query: dict[str, Any]
-) -> Any:
+async def _send(kind: str, given: dict[str, Any], more: dict[str, Any]) -> Any:
     path = given["file"] if str(given["file"]) != "-" else None
-    headers = {"Content-Type": media_type}
-    if given["idempotency_key"]:
-        headers["Idempotency-Key"] = given["idempotency_key"]
     size = file_size(path)
-    if size is not None:
-        headers["Content-Length"] = str(size)
-    with (
-        click.open_file(str(path or "-"), "rb") as file,
-        transfer(
-            f"sending {path or 'standard input'}", total=size, then="checking and writing"
-        ) as sent,
-    ):
-        return remote.call(
-            "POST",
-            f"/api/v1/entities/{in_path(given['entity'], safe='')}/data/{kind}",
-            query={
-                "mode": given["mode"],
-                "keyColumns": given["key_columns"],
-                "batchName": given["batch_name"],
-                "dryRun": given["dry_run"] or None,
-                **query,
-            },
-            content=chunks_of(file, sent=sent),
-            headers=headers,
-        )
+    remote: Remote = given["remote"]
+    async with remote.client() as client:
+        rows = client.rows(given["entity"])
+        with (
+            click.open_file(str(path or "-"), "rb") as file,
+            transfer(
+                f"sending {path or 'standard input'}", total=size, then="checking and writing"
+            ) as sent,
+        ):
+            answer = await rows.import_answer(
+                kind,
+                _body(file, size, sent),
+                size=size,
+                mode=given["mode"],
+                key_columns=_names(given["key_columns"]),
+                batch_name=given["batch_name"],
+                dry_run=given["dry_run"],
+                idempotency_key=given["idempotency_key"],
+                **more,
+            )
+        if given["errors"] is not None and answer["errorsUrl"] is not None:
+            await _keep_errors(rows, answer["errorsUrl"], given["errors"])
+        return answer
 
 
-def _keep_errors(remote: Remote, url: str | None, file: Path) -> None:
-    """Write all reasons to *file*; where nothing was rejected an older one goes away."""
-    if url is None:
-        file.unlink(missing_ok=True)
-        return
-    with remote.opened("GET", url) as found, file.open("wb") as out:
-        for chunk in found.iter_bytes():
-            out.write(chunk)
+def _body(file: IO[bytes], size: int | None, sent: Callable[[int], None]) -> Body:
+    """Return what is sent: a file can be read again for another attempt, a pipe cannot."""
+    if size is None:
+        return chunks_of(file, sent=sent)
+
+    def anew() -> AsyncIterator[bytes]:
+        file.seek(0)
+        return chunks_of(file, sent=sent)
+
+    return anew
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return () if text is None else (text,)
+
+
+async def _keep_errors(rows: Rows, url: str, file: Path) -> None:
+    async with rows.import_errors(url) as found:
+        with file.open("wb") as out:
+            async for chunk in found.chunks():
+                out.write(chunk)
 
 
 def _tell(answer: dict[str, Any], given: dict[str, Any]) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote as in_path
 
 import click
 
 from mdm_gitops.cli._output import echo_json, json_option, say
-from mdm_gitops.cli._receiving import copy, length_of, target_file
+from mdm_gitops.cli._receiving import copy, target_file
 from mdm_gitops.cli._remote import Remote, remote_options, transfer
 
 
@@ -50,8 +50,7 @@ def export(
     format_: str,
     file: Path | None,
     as_json: bool,
-    url: str,
-    api_key: str | None,
+    remote: Remote,
     **query: Any,
 ) -> None:
     """Export the rows of ENTITY that the key may see."""
@@ -60,16 +59,19 @@ def export(
         raise click.UsageError("--json tells of a file, so it needs --file")
     if to_stdout and format_ == "xlsx" and sys.stdout.isatty():
         raise click.UsageError("a workbook is nothing for a terminal; give --file")
-    as_of = query.pop("as_of_utc")
-    path = f"/api/v1/entities/{in_path(entity, safe='')}/data/export"
-    remote = Remote(url=url, api_key=api_key)
-    with (
-        remote.opened("GET", path, query={**query, "format": format_, "asOfUtc": as_of}) as answer,
-        target_file(None if to_stdout else file) as target,
-        transfer(f"receiving {entity}", total=length_of(answer)) as received,
-    ):
-        size = copy(answer, target, received)
+    size = asyncio.run(_receive(remote, entity, format_, None if to_stdout else file, query))
     if as_json:
         echo_json({"entity": entity, "format": format_, "file": str(file), "bytes": size})
     elif not to_stdout:
         say(f"{file}: {size:,} bytes")
+
+
+async def _receive(
+    remote: Remote, entity: str, format_: str, file: Path | None, query: dict[str, Any]
+) -> int:
+    async with remote.client() as client, client.rows(entity).export(format_, **query) as answer:
+        with (
+            target_file(file) as target,
+            transfer(f"receiving {entity}", total=answer.length) as received,
+        ):
+            return await copy(answer, target, received)

@@ -5,17 +5,17 @@ Without a server, `mdm-gitops validate FILE` and `mdm-gitops plan FILE` look int
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 
 from mdm_gitops.cli import CONTEXT, LazyGroup
 from mdm_gitops.cli._output import echo_json, json_option, say
-from mdm_gitops.cli._receiving import copy, length_of, target_file
-from mdm_gitops.cli._remote import Remote, chunks_of, remote_options, transfer
+from mdm_gitops.cli._receiving import copy, target_file
+from mdm_gitops.cli._remote import Remote, chunks_of, file_size, remote_options, transfer
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "export": ("mdm_gitops.cli.packages_cmd:export", "Export definitions as a package."),
@@ -47,33 +47,18 @@ def export(
     include_webhooks: bool,
     include_seed: bool,
     package_version: str | None,
-    url: str,
-    api_key: str | None,
+    remote: Remote,
     as_json: bool,
 ) -> None:
     """Export the definitions of a server as one archive."""
-    import json
-
-    asked = {
-        "entityNames": list(entities),
-        "autoIncludeDependencies": not no_dependencies,
-        "includePermissions": include_permissions,
-        "includeWebhooks": include_webhooks,
-        "includeSeed": include_seed,
+    options = {
+        "dependencies": not no_dependencies,
+        "permissions": include_permissions,
+        "webhooks": include_webhooks,
+        "seed": include_seed,
         "version": package_version,
     }
-    remote = Remote(url=url, api_key=api_key)
-    with (
-        remote.opened(
-            "POST",
-            "/api/v1/packages/export",
-            content=json.dumps(asked).encode(),
-            headers={"Content-Type": "application/json"},
-        ) as answer,
-        target_file(file) as target,
-        transfer("receiving the package", total=length_of(answer)) as received,
-    ):
-        size = copy(answer, target, received)
+    size = asyncio.run(_receive(remote, file, entities, options))
     if as_json:
         echo_json({"file": str(file), "bytes": size})
     else:
@@ -102,34 +87,18 @@ def deploy(
     import_webhooks: bool,
     import_seed: bool,
     allow: tuple[str, ...],
-    url: str,
-    api_key: str | None,
+    remote: Remote,
     as_json: bool,
 ) -> None:
     """Deploy a package: one commit and one deployment on the server, or nothing of it."""
-    boundary = secrets.token_hex(16)
-    head, tail = _around(file.name, boundary)
-    size = file.stat().st_size
-    with (
-        file.open("rb") as content,
-        transfer(f"sending {file}", total=size, then="checking and deploying") as sent,
-    ):
-        answer = Remote(url=url, api_key=api_key).call(
-            "POST",
-            "/api/v1/packages/deploy",
-            query={
-                "overwriteExisting": overwrite_existing,
-                "importPermissions": import_permissions,
-                "importWebhooks": import_webhooks,
-                "importSeed": import_seed,
-                "allow": ",".join(allow) or None,
-            },
-            content=_form(head, content, tail, sent),
-            headers={
-                "Content-Type": f"multipart/form-data; boundary={boundary}",
-                "Content-Length": str(len(head) + size + len(tail)),
-            },
-        )
+    options = {
+        "overwrite_existing": overwrite_existing,
+        "import_permissions": import_permissions,
+        "import_webhooks": import_webhooks,
+        "import_seed": import_seed,
+        "allow": allow,
+    }
+    answer = asyncio.run(_send(remote, file, options))
     if as_json:
         echo_json(answer)
         return
@@ -138,22 +107,30 @@ def deploy(
     _tell(answer)
 
 
-def _around(name: str, boundary: str) -> tuple[bytes, bytes]:
-    safe = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in name)
-    head = (
-        f"--{boundary}\r\n"
-        f'Content-Disposition: form-data; name="file"; filename="{ascii(safe)[1:-1]}"\r\n'
-        "Content-Type: application/zip\r\n\r\n"
-    )
-    return head.encode(), f"\r\n--{boundary}--\r\n".encode()
+async def _receive(
+    remote: Remote, file: Path, entities: tuple[str, ...], options: dict[str, Any]
+) -> int:
+    async with remote.client() as client, client.packages.export(entities, **options) as answer:
+        with (
+            target_file(file) as target,
+            transfer("receiving the package", total=answer.length) as received,
+        ):
+            return await copy(answer, target, received)
 
 
-def _form(
-    head: bytes, content: IO[bytes], tail: bytes, sent: Callable[[int], None]
-) -> Iterator[bytes]:
-    yield head
-    yield from chunks_of(content, sent=sent)
-    yield tail
+async def _send(remote: Remote, file: Path, options: dict[str, Any]) -> dict[str, Any]:
+    size = file_size(file)
+    async with remote.client() as client:
+        with (
+            file.open("rb") as content,
+            transfer(f"sending {file}", total=size, then="checking and deploying") as sent,
+        ):
+
+            def anew() -> AsyncIterator[bytes]:
+                content.seek(0)
+                return chunks_of(content, sent=sent)
+
+            return await client.packages.deploy(anew, size=size, name=file.name, **options)
 
 
 def _tell(answer: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""``mdm-gitops plans``: plans of the operator that wait for a person, and the person's word on them."""
+"""``mdm-gitops plans``: plans of the operator that wait for a person, and the person's word on them.
+
+They are those of the warehouse of a folder, or those of a server where an option names one.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._remote import Remote, remote_options
 
 if TYPE_CHECKING:
     from mdm_gitops.warehouse.waiting_plans import WaitingPlan
@@ -28,22 +32,30 @@ _COMMENT: Final = click.option("--comment", default="", help="Why.")
 
 @click.group(cls=LazyGroup, commands_table=COMMANDS)
 def plans() -> None:
-    """Look at plans of the operator that wait for a person, and decide them."""
+    """Look at plans of the operator that wait for a person, and decide them.
+
+    Without --url, --api-key or --profile they are those of the warehouse of DIR.
+    """
 
 
 @click.command(name="list")
 @_DIRECTORY
 @click.option("--all", "ended", is_flag=True, help="Those of the past, too.")
+@remote_options
 @json_option
 @environment_option
-def list_plans(directory: Path, ended: bool, as_json: bool) -> None:
+def list_plans(directory: Path, ended: bool, as_json: bool, remote: Remote) -> None:
     """List the plans that wait in the warehouse of DIR (default: here), newest first."""
-    found = asyncio.run(_listed(directory, ended))
+    if remote.is_named:
+        found = asyncio.run(_listed_there(remote, ended))
+    else:
+        found = [_document(each) for each in asyncio.run(_listed(directory, ended))]
     if as_json:
-        echo_json({"items": [_document(each) for each in found]})
+        echo_json({"items": found})
         return
     for each in found:
-        click.echo(f"{each.plan_id}  {each.state:<10}  {(each.commit or '')[:7]:<7}  {each.reason}")
+        commit = (each["commit"] or "")[:7]
+        click.echo(f"{each['id']}  {each['state']:<10}  {commit:<7}  {each['reason']}")
     if not found:
         say("no plan waits")
 
@@ -51,20 +63,27 @@ def list_plans(directory: Path, ended: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("plan_id", metavar="ID")
 @_DIRECTORY
+@remote_options
 @json_option
 @environment_option
-def show(plan_id: str, directory: Path, as_json: bool) -> None:
+def show(plan_id: str, directory: Path, as_json: bool, remote: Remote) -> None:
     """Show a plan as it was when it was made."""
-    plan = asyncio.run(_found(directory, plan_id))
+    if remote.is_named:
+        told = asyncio.run(_found_there(remote, plan_id))
+    else:
+        plan = asyncio.run(_found(directory, plan_id))
+        told = {**_document(plan), "plan": plan.document}
     if as_json:
-        echo_json({**_document(plan), "plan": plan.document})
+        echo_json(told)
         return
-    click.echo(f"{plan.plan_id}, {plan.state}, {(plan.commit or 'no commit')[:12]}: {plan.reason}")
-    for change in (plan.document or {}).get("changes", ()):
+    commit = (told["commit"] or "no commit")[:12]
+    click.echo(f"{told['id']}, {told['state']}, {commit}: {told['reason']}")
+    document = told.get("plan") or {}
+    for change in document.get("changes", ()):
         click.echo(f"  {change['number']}. [{change['class']}] {_words(change)}")
-    for refusal in (plan.document or {}).get("refusals", ()):
+    for refusal in document.get("refusals", ()):
         click.echo(f"  refused: {refusal['message']}")
-    for each in (plan.document or {}).get("needs_allowance", ()):
+    for each in document.get("needs_allowance", ()):
         click.echo(f"  consent: {each['message']} ({each['allow']})")
 
 
@@ -72,10 +91,14 @@ def show(plan_id: str, directory: Path, as_json: bool) -> None:
 @click.argument("plan_id", metavar="ID")
 @_DIRECTORY
 @_COMMENT
+@remote_options
 @environment_option
-def approve(plan_id: str, directory: Path, comment: str) -> None:
+def approve(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
     """Approve a plan: the operator applies it if it is still exactly that plan."""
-    asyncio.run(_decide(directory, plan_id, approve=True, comment=comment))
+    if remote.is_named:
+        asyncio.run(_decide_there(remote, plan_id, approve=True, comment=comment))
+    else:
+        asyncio.run(_decide(directory, plan_id, approve=True, comment=comment))
     say(f"plan {plan_id} is approved; the operator applies it if nothing has changed meanwhile")
 
 
@@ -83,11 +106,31 @@ def approve(plan_id: str, directory: Path, comment: str) -> None:
 @click.argument("plan_id", metavar="ID")
 @_DIRECTORY
 @_COMMENT
+@remote_options
 @environment_option
-def reject(plan_id: str, directory: Path, comment: str) -> None:
+def reject(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
     """Reject a plan: it is not offered again until definitions or warehouse change."""
-    asyncio.run(_decide(directory, plan_id, approve=False, comment=comment))
+    if remote.is_named:
+        asyncio.run(_decide_there(remote, plan_id, approve=False, comment=comment))
+    else:
+        asyncio.run(_decide(directory, plan_id, approve=False, comment=comment))
     say(f"plan {plan_id} is rejected")
+
+
+async def _listed_there(remote: Remote, ended: bool) -> list[dict[str, Any]]:
+    async with remote.client() as client:
+        return await client.plans.list(state="all" if ended else "open")
+
+
+async def _found_there(remote: Remote, plan_id: str) -> dict[str, Any]:
+    async with remote.client() as client:
+        return await client.plans.get(plan_id)
+
+
+async def _decide_there(remote: Remote, plan_id: str, *, approve: bool, comment: str) -> None:
+    async with remote.client() as client:
+        decide = client.plans.approve if approve else client.plans.reject
+        await decide(plan_id, comment=comment or None)
 
 
 async def _listed(directory: Path, ended: bool) -> tuple[WaitingPlan, ...]:

@@ -11,7 +11,9 @@ import click
 from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._folder import FOLDER
+from mdm_gitops.cli._mirror import mirror
 from mdm_gitops.cli._output import say
+from mdm_gitops.cli._remote import Remote, remote_options
 
 COMMANDS: Final = {
     "now": ("mdm_gitops.cli.reconcile_cmd:now", "Ask for a run at once."),
@@ -24,17 +26,29 @@ _ENTITY: Final = click.option(
 )
 
 
-@click.group(cls=LazyGroup, commands_table=COMMANDS)
+_SHOW: Final = mirror(
+    "show",
+    "GET",
+    "/reconciliation",
+    "Show how the operator of a server stands; `status` shows it for a folder.",
+)
+
+
+@click.group(cls=LazyGroup, commands_table=COMMANDS, commands=(_SHOW,))
 def reconcile() -> None:
-    """Tell the operator of a warehouse what to do, wherever it runs."""
+    """Tell the operator of a warehouse what to do, wherever it runs.
+
+    Without --url, --api-key or --profile it is that of the warehouse of DIR.
+    """
 
 
 @click.command()
 @_DIRECTORY
+@remote_options
 @environment_option
-def now(directory: Path) -> None:
+def now(directory: Path, remote: Remote) -> None:
     """Ask the operator for a run at once; it looks at everything, also where nothing seems new."""
-    number = asyncio.run(_now(directory))
+    number = asyncio.run(_now_there(remote) if remote.is_named else _now(directory))
     say(f"asked for a run (request {number}); mdm-gitops status shows how it ends")
 
 
@@ -42,9 +56,14 @@ def now(directory: Path) -> None:
 @_DIRECTORY
 @_ENTITY
 @click.option("--reason", default="", help="Why; it is shown in the status.")
+@remote_options
 @environment_option
-def suspend(directory: Path, entity: str, reason: str) -> None:
+def suspend(directory: Path, entity: str, reason: str, remote: Remote) -> None:
     """Stop what the operator does for everything, or for one entity, until `resume`."""
+    if remote.is_named:
+        asyncio.run(_suspend_there(remote, entity, reason))
+        say(f"{entity or 'everything'} is suspended")
+        return
     changed = asyncio.run(_suspend(directory, entity, reason))
     say(f"{entity or 'everything'} {'is' if changed else 'was already'} suspended")
 
@@ -52,11 +71,33 @@ def suspend(directory: Path, entity: str, reason: str) -> None:
 @click.command()
 @_DIRECTORY
 @_ENTITY
+@remote_options
 @environment_option
-def resume(directory: Path, entity: str) -> None:
+def resume(directory: Path, entity: str, remote: Remote) -> None:
     """Let the operator go on."""
+    if remote.is_named:
+        asyncio.run(_resume_there(remote, entity))
+        say(f"{entity or 'everything'} goes on")
+        return
     changed = asyncio.run(_resume(directory, entity))
     say(f"{entity or 'everything'} {'goes on' if changed else 'was not suspended'}")
+
+
+async def _now_there(remote: Remote) -> int | None:
+    async with remote.client() as client:
+        answer = await client.operator.reconcile()
+    number = answer["requested"]
+    return None if number is None else int(number)
+
+
+async def _suspend_there(remote: Remote, entity: str, reason: str) -> None:
+    async with remote.client() as client:
+        await client.operator.suspend(entity=entity or None, reason=reason or None)
+
+
+async def _resume_there(remote: Remote, entity: str) -> None:
+    async with remote.client() as client:
+        await client.operator.resume(entity=entity or None)
 
 
 async def _now(directory: Path) -> int:

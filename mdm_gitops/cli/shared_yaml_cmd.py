@@ -1,38 +1,19 @@
-"""``mdm-gitops permissions`` and ``mdm-gitops webhooks``: the whole file of a running server, to and fro."""
+"""``yaml-export`` and ``yaml-import`` of permissions and webhooks: the whole file of a server, to and fro."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from mdm_gitops.cli import CONTEXT, LazyGroup
 from mdm_gitops.cli._output import echo_json, json_option, say
-from mdm_gitops.cli._receiving import copy, length_of, target_file
+from mdm_gitops.cli._receiving import copy, target_file
 from mdm_gitops.cli._remote import Remote, remote_options, transfer
 
-_HERE: Final = "mdm_gitops.cli.shared_yaml_cmd"
 
-
-def _table(kind: str) -> dict[str, tuple[str, str]]:
-    return {
-        "yaml-export": (f"{_HERE}:export_{kind}", f"Export all {kind} as YAML."),
-        "yaml-import": (f"{_HERE}:import_{kind}", f"Replace all {kind} by those of a file."),
-    }
-
-
-@click.group(cls=LazyGroup, commands_table=_table("permissions"), context_settings=CONTEXT)
-def permissions() -> None:
-    """Export and import all permissions of a running server."""
-
-
-@click.group(cls=LazyGroup, commands_table=_table("webhooks"), context_settings=CONTEXT)
-def webhooks() -> None:
-    """Export and import all webhooks of a running server."""
-
-
-def _export_command(kind: str) -> click.Command:
+def export_command(kind: str) -> click.Command:
     @click.command(name="yaml-export", help=f"Export all {kind} as YAML, as they are in effect.")
     @click.option(
         "--file",
@@ -42,21 +23,24 @@ def _export_command(kind: str) -> click.Command:
         help="Where to; standard output if not given.",
     )
     @remote_options
-    def export(file: Path | None, url: str, api_key: str | None) -> None:
-        remote = Remote(url=url, api_key=api_key)
-        with (
-            remote.opened("GET", f"/api/v1/{kind}/yaml") as answer,
-            target_file(file) as target,
-            transfer(f"receiving {kind}", total=length_of(answer)) as received,
-        ):
-            size = copy(answer, target, received)
+    def export(file: Path | None, remote: Remote) -> None:
+        size = asyncio.run(_receive(remote, kind, file))
         if file is not None:
             say(f"{file}: {size:,} bytes")
 
     return export
 
 
-def _import_command(kind: str) -> click.Command:
+async def _receive(remote: Remote, kind: str, file: Path | None) -> int:
+    async with remote.client() as client, client.opened("GET", f"/api/v1/{kind}/yaml") as answer:
+        with (
+            target_file(file) as target,
+            transfer(f"receiving {kind}", total=answer.length) as received,
+        ):
+            return await copy(answer, target, received)
+
+
+def import_command(kind: str) -> click.Command:
     @click.command(name="yaml-import", help=f"Replace all {kind} by those of a file, as a commit.")
     @click.option(
         "--file",
@@ -67,15 +51,10 @@ def _import_command(kind: str) -> click.Command:
     )
     @remote_options
     @json_option
-    def import_(file: Path, url: str, api_key: str | None, as_json: bool) -> None:
+    def import_(file: Path, remote: Remote, as_json: bool) -> None:
         with click.open_file(str(file), "rb") as given:
             text = given.read()
-        answer: Any = Remote(url=url, api_key=api_key).call(
-            "POST",
-            f"/api/v1/{kind}/yaml",
-            content=text,
-            headers={"Content-Type": "application/yaml"},
-        )
+        answer = asyncio.run(_send(remote, kind, text))
         if as_json:
             echo_json(answer)
         elif answer["branch"]:
@@ -88,7 +67,11 @@ def _import_command(kind: str) -> click.Command:
     return import_
 
 
-export_permissions = _export_command("permissions")
-import_permissions = _import_command("permissions")
-export_webhooks = _export_command("webhooks")
-import_webhooks = _import_command("webhooks")
+async def _send(remote: Remote, kind: str, text: bytes) -> Any:
+    async with remote.client() as client:
+        return await client.request(
+            "POST",
+            f"/api/v1/{kind}/yaml",
+            body=text,
+            headers={"Content-Type": "application/yaml"},
+        )

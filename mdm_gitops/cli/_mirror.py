@@ -1,0 +1,463 @@
+"""Commands that mirror one operation of the API: a value says what each is, one function makes it.
+
+``mirror`` takes method and path of the operation; the places of the path become arguments, parameters
+and members of the body become options. What is more than that is written by hand, beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from mdm_gitops.cli import CONTEXT
+from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._remote import Remote, remote_options
+from mdm_gitops.cli._show import show_list, show_object
+
+_ARGUMENTS: Final = {"name": "ENTITY", "id": "ID", "filterName": "NAME", "n": "CHANGE"}
+_PLACE: Final = re.compile(r"{(\w+)}")
+
+
+class Place(StrEnum):
+    """Where an option goes."""
+
+    QUERY = "query"
+    BODY = "body"
+    HEADER = "header"
+
+
+class Kind(StrEnum):
+    TEXT = "text"
+    NUMBER = "number"
+    DECIMAL = "decimal"
+    FLAG = "flag"
+    LIST = "list"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option: *flag* as it is typed, *sends* as the API knows it."""
+
+    flag: str
+    sends: str
+    help: str
+    place: Place
+    kind: Kind = Kind.TEXT
+    choices: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    metavar: str | None = None
+    required: bool = False
+    form: str = "{}"
+    """How a header is made of the value."""
+
+    @property
+    def variable(self) -> str:
+        return "option_" + self.flag.partition("/")[0].lstrip("-").replace("-", "_")
+
+
+def camel(flag: str) -> str:
+    """Return the name in the API of what *flag* sets."""
+    first, *rest = flag.partition("/")[0].lstrip("-").split("-")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def option(
+    flag: str, help: str, *, sends: str = "", place: Place = Place.QUERY, **more: Any
+) -> Option:
+    """Return an option whose name in the API is that of the flag, if *sends* says nothing else."""
+    return Option(flag=flag, sends=sends or camel(flag), help=help, place=place, **more)
+
+
+def member(flag: str, help: str, **more: Any) -> Option:
+    """Return an option that becomes a member of the body."""
+    return option(flag, help, place=Place.BODY, **more)
+
+
+COMMENT: Final = member("--comment", "Why; it is kept with the decision.")
+TAKE: Final = option("--take", "At most so many.", kind=Kind.NUMBER, minimum=1, metavar="NUMBER")
+SKIP: Final = option("--skip", "Pass over so many.", kind=Kind.NUMBER, minimum=0, metavar="NUMBER")
+IF_VERSION: Final = option(
+    "--if-version",
+    "Only if the row is still this version.",
+    sends="If-Match",
+    place=Place.HEADER,
+    kind=Kind.NUMBER,
+    metavar="NUMBER",
+    form='"v{}"',
+)
+
+
+class Input(StrEnum):
+    """What a command reads beside its options."""
+
+    NOTHING = "nothing"
+    DEFINITION = "definition"  # --file, YAML or JSON, sent as it is
+    VALUES = "values"  # --set and --file: the columns of a row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    method: str
+    path: str
+    options: tuple[Option, ...]
+    reads: Input
+    items: str
+    columns: tuple[str, ...]
+    asks: str
+    done: str
+    is_long: bool
+    fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
+    present: Callable[[Any], Mapping[str, Any]] | None
+    is_text: bool
+    has_all: bool
+
+    @property
+    def places(self) -> list[str]:
+        return _PLACE.findall(self.path)
+
+
+class MirrorCommand(click.Command):
+    """A command that knows which operation it is."""
+
+    mirror: Mirror
+
+
+def mirror(
+    name: str,
+    method: str,
+    path: str,
+    help: str,
+    *options: Option,
+    reads: Input = Input.NOTHING,
+    items: str = "",
+    columns: Sequence[str] = (),
+    asks: str = "",
+    done: str = "",
+    is_long: bool = False,
+    fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    present: Callable[[Any], Mapping[str, Any]] | None = None,
+    is_text: bool = False,
+    arguments: Mapping[str, str] | None = None,
+) -> click.Command:
+    """Return the command *name*, which does one operation.
+
+    Args:
+        name: As it is typed.
+        method: Of the operation.
+        path: Of the operation, under ``/api/v1``; its places become arguments.
+        help: What the command does, first line first.
+        options: What may be given.
+        reads: What it reads beside them.
+        items: The member of the answer that is a list; without it the answer is one object.
+        columns: What is shown; without them everything.
+        asks: The question before something is destroyed; places in it are filled.
+        done: What is said where the answer is empty.
+        is_long: The server may take as long as it takes.
+        fixed: Members of the body that follow from the arguments.
+        present: What of the thing as it is goes into the body where no option says anything else.
+        is_text: The answer is text, shown as it is.
+        arguments: Names of arguments in the help, where they are not those of most commands.
+    """
+    what = Mirror(
+        method=method,
+        path="/api/v1" + path,
+        options=options,
+        reads=reads,
+        items=items,
+        columns=tuple(columns),
+        asks=asks,
+        done=done,
+        is_long=is_long,
+        fixed=fixed,
+        present=present,
+        is_text=is_text,
+        has_all=bool(items) and any(each.sends == "take" for each in options),
+    )
+
+    def run(remote: Remote, **given: Any) -> None:
+        asyncio.run(_run(what, remote, given))
+
+    shown: Any = run
+    for decorate in reversed(list(_decorators(what, {**_ARGUMENTS, **(arguments or {})}))):
+        shown = decorate(shown)
+    command = click.command(name, cls=MirrorCommand, help=help, context_settings=CONTEXT)(shown)
+    command.mirror = what
+    return command
+
+
+def _decorators(what: Mirror, arguments: Mapping[str, str]) -> list[Callable[[Any], Any]]:
+    found: list[Callable[[Any], Any]] = []
+    for place in what.places:
+        found.append(click.argument(f"at_{place}", metavar=arguments[place]))
+    found += [_click_option(each) for each in what.options]
+    if what.reads is not Input.NOTHING:
+        found += _INPUTS[what.reads]
+    if what.has_all:
+        found.append(
+            click.option("--all", "every", is_flag=True, help="All there are, page by page.")
+        )
+    if what.asks:
+        found.append(YES)
+    found.append(remote_options)
+    if not what.is_text:
+        found.append(json_option)
+    return found
+
+
+YES: Final = click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
+_FILE: Final = click.option(
+    "--file",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="YAML, or JSON where it is named so; - is standard input.",
+)
+_INPUTS: Final[Mapping[Input, list[Callable[[Any], Any]]]] = {
+    Input.DEFINITION: [_FILE],
+    Input.VALUES: [
+        click.option(
+            "--set",
+            "texts",
+            multiple=True,
+            metavar="COLUMN=TEXT",
+            help="A value as text; the server makes the column's type of it. Repeatable.",
+        ),
+        click.option(
+            "--set-json",
+            "values",
+            multiple=True,
+            metavar="COLUMN=JSON",
+            help="A value as JSON: null, true, 12.5, an object. Repeatable.",
+        ),
+        click.option(
+            "--file",
+            "file",
+            type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+            metavar="FILE",
+            help="A JSON object of values; - is standard input.",
+        ),
+    ],
+}
+
+
+def _click_option(each: Option) -> Callable[[Any], Any]:
+    more: dict[str, Any] = {"help": each.help, "required": each.required}
+    match each.kind:
+        case Kind.FLAG:
+            more |= {"is_flag": True, "default": None}
+        case Kind.NUMBER:
+            more["type"] = click.IntRange(min=each.minimum, max=each.maximum)
+        case Kind.DECIMAL:
+            more["type"] = float
+        case Kind.LIST:
+            more["multiple"] = True
+            if each.choices:
+                more["type"] = click.Choice(list(each.choices))
+        case _ if each.choices:
+            more["type"] = click.Choice(list(each.choices))
+        case _:
+            more["type"] = str
+    if each.metavar:
+        more["metavar"] = each.metavar
+    elif each.kind in (Kind.TEXT, Kind.LIST, Kind.JSON) and not each.choices:
+        more["metavar"] = "JSON" if each.kind is Kind.JSON else "TEXT"
+    return click.option(each.flag, each.variable, **more)
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+async def _run(what: Mirror, remote: Remote, given: dict[str, Any]) -> None:
+    names = {place: given[f"at_{place}"] for place in what.places}
+    if what.asks:
+        confirm(what.asks.format(**names), yes=given["yes"])
+    path = _PLACE.sub(lambda found: _segment(names[found[1]]), what.path)
+    query = _sent(what, given, Place.QUERY)
+    headers = _sent(what, given, Place.HEADER)
+    async with remote.client() as client:
+        if what.has_all and given.get("every"):
+            await _show_all(what, client, path, query, given)
+            return
+        kept = what.present(await client.request("GET", path)) if what.present else {}
+        body, told = _body(what, given, names, kept)
+        asked = client.opened(
+            what.method,
+            path,
+            query=query,
+            body=body,
+            headers={**told, **headers},
+            is_long=what.is_long,
+        )
+        async with asked as answer:
+            if what.is_text:
+                sys.stdout.buffer.write(await answer.read())
+                sys.stdout.buffer.flush()
+                return
+            document = await answer.json()
+    _show(what, document, names, as_json=given["as_json"])
+
+
+def _segment(name: str) -> str:
+    if name in ("", ".", ".."):
+        raise click.UsageError(f"{name!r} is no name")
+    return quote(name, safe="")
+
+
+def _sent(what: Mirror, given: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in what.options:
+        value = given[each.variable]
+        if each.place is not place or value is None or value == ():
+            continue
+        if each.kind is Kind.JSON:
+            value = _json_of(each.flag, value)
+        elif each.kind is Kind.LIST and place is Place.BODY:
+            value = [*value]
+        found[each.sends] = each.form.format(value) if place is Place.HEADER else value
+    return found
+
+
+def _body(
+    what: Mirror, given: Mapping[str, Any], names: Mapping[str, str], kept: Mapping[str, Any]
+) -> tuple[bytes | None, dict[str, str]]:
+    if what.reads is Input.DEFINITION:
+        return read_definition(given["file"])
+    members = {**kept, **_sent(what, given, Place.BODY)}
+    if what.reads is Input.VALUES:
+        members |= values_given(given["texts"], given["values"], given["file"])
+    if what.fixed is not None:
+        members |= what.fixed(names)
+    has_body = what.fixed or any(each.place is Place.BODY for each in what.options)
+    if not has_body and what.reads is Input.NOTHING:
+        return None, {}
+    return json.dumps(members, ensure_ascii=False).encode(), {"Content-Type": "application/json"}
+
+
+def read_definition(file: Path) -> tuple[bytes, dict[str, str]]:
+    """Return a definition as it stands in *file*, and the header that tells its language."""
+    with click.open_file(str(file), "rb") as opened:
+        text: bytes = opened.read()
+    media = "application/json" if file.suffix.lower() == ".json" else "application/yaml"
+    return text, {"Content-Type": media}
+
+
+def values_given(
+    texts: Sequence[str], values: Sequence[str], file: Path | None, *, needed: bool = True
+) -> dict[str, Any]:
+    """Return the values of ``--file``, then those of ``--set`` and ``--set-json``."""
+    found: dict[str, Any] = {}
+    if file is not None:
+        with click.open_file(str(file), "rb") as opened:
+            document = _json_of("--file", opened.read())
+        if not isinstance(document, dict):
+            raise click.UsageError("--file must hold a JSON object: column names and values")
+        found |= document
+    for each in texts:
+        name, text = _pair("--set", each)
+        found[name] = text
+    for each in values:
+        name, text = _pair("--set-json", each)
+        found[name] = _json_of(f"--set-json {name}", text)
+    if needed and not found:
+        raise click.UsageError("no values are given: --set COLUMN=TEXT or --file FILE")
+    return found
+
+
+def _pair(flag: str, text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise click.UsageError(f"{flag} takes COLUMN=VALUE, not {text[:60]!r}")
+    return name, value
+
+
+def _json_of(flag: str, text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{flag} is not JSON: {error}") from None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere ``--yes`` must have answered."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise click.UsageError(f"{question} Without a terminal this needs --yes")
+    click.confirm(question, abort=True, err=True)
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def _show(what: Mirror, document: Any, names: Mapping[str, str], *, as_json: bool) -> None:
+    if as_json:
+        echo_json({} if document is None else document)
+        return
+    if document is None:
+        say(what.done.format(**names) or "done")
+        return
+    if what.items:
+        show_page(document, what.items, what.columns)
+    else:
+        show_object(document, what.columns)
+    _tell_commit(document)
+
+
+def show_page(
+    document: Mapping[str, Any], items: str, columns: Sequence[str], *, as_json: bool = False
+) -> None:
+    """Print one page of a list, and say where it goes on."""
+    if as_json:
+        echo_json(document)
+        return
+    show_list(document[items], columns)
+    _tell_more(document, len(document[items]))
+
+
+async def _show_all(
+    what: Mirror, client: Any, path: str, query: dict[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Show all pages; as JSON each item on a line of its own, as soon as it is there."""
+    take = query.pop("take", 500)
+    found: list[Any] = []
+    async for item in client.pages(path, items=what.items, take=take, **query):
+        if given["as_json"]:
+            click.echo(json.dumps(item, ensure_ascii=False))
+        else:
+            found.append(item)
+    if not given["as_json"]:
+        show_list(found, what.columns)
+
+
+def _tell_more(document: Mapping[str, Any], shown: int) -> None:
+    total = document.get("totalCount")
+    if document.get("hasMore") or (total is not None and total > shown):
+        of = f" of {total:,}" if total is not None else ""
+        after = document.get("nextAfter") or document.get("nextAfterId")
+        more = f"; the next with --after {after}" if document.get("nextAfter") else ""
+        more = more or (f"; the next with --after-id {after}" if after else "")
+        say(f"{shown:,}{of}, and there are more{more}")
+    elif not shown:
+        say("nothing found")
+
+
+def _tell_commit(document: Any) -> None:
+    if not isinstance(document, Mapping):
+        return
+    if document.get("branch"):
+        say(f"pushed branch {document['branch']}; merge it to put this into effect")
+    elif document.get("commit") and "branch" in document:
+        say(f"commit {document['commit']}")
