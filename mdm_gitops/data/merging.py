@@ -432,6 +432,8 @@ class MergeWork:
         self, merge_id: UUID, changed: Mapping[str, tuple[Any, Any]], word: str
     ) -> None:
         """Give what *merge_id* has noted the values after, instead of those before."""
+        # Row by row the references are wrong for a moment; at the commit they must be right.
+        await self.conn.execute("SET CONSTRAINTS ALL DEFERRED")
         try:
             await relink(
                 self.conn,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import psycopg
@@ -12,6 +12,7 @@ import pytest
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.source import read_tree
 from tests.conftest import DatabaseMaker
+from tests.support import merging
 from tests.support.importing import deploy
 from tests.support.warehouses import SCHEMAS, apply, opened
 
@@ -62,3 +63,23 @@ async def _deploy_customers(url: str) -> None:
 @pytest.fixture
 def customers_url(make_database: DatabaseMaker, customers_template: str) -> str:
     return make_database.copy_of(customers_template)
+
+
+@pytest.fixture(scope="session")
+def merging_template(
+    admin: psycopg.Connection[Any], server_url: str, template: str
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """A database with the entities of ``support.merging``, and the keys of those who act in it."""
+    maker = DatabaseMaker(admin, server_url, template)
+    url = maker()
+    yield url, asyncio.run(merging.deploy(url))
+    maker.drop_all()
+
+
+@pytest.fixture
+async def merge_lab(
+    make_database: DatabaseMaker, merging_template: tuple[str, dict[str, str]]
+) -> AsyncIterator[merging.MergeLab]:
+    url, keys = merging_template
+    async with merging.opened(make_database.copy_of(url), keys) as lab:
+        yield lab

@@ -174,7 +174,7 @@ async def opened(database_url: str) -> AsyncIterator[Lab]:
     async with await connect(database_url, application_name="test") as conn:
         await apply(conn, read_tree(FILES))
         await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        keys = {ROOT: KEY} | {name: await _key_of(conn, name) for name in PEOPLE}
+        keys = {ROOT: KEY} | {name: await key_of(conn, name) for name in PEOPLE}
         settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
         async with served(create_app(database_url=database_url, settings=settings)) as client:
             lab = Lab(client, conn, keys)
@@ -184,7 +184,7 @@ async def opened(database_url: str) -> AsyncIterator[Lab]:
             yield lab
 
 
-async def _key_of(conn: AsyncConnection[Any], name: str) -> str:
+async def key_of(conn: AsyncConnection[Any], name: str) -> str:
     key = generate_key()
     await conn.execute(
         "INSERT INTO mdm.api_key (name, key_sha256, is_global_admin, created_by)"
