@@ -29,6 +29,7 @@ _DEVICE_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _TIMEOUT_S: Final = 20.0
 _EARLY_S: Final = 30.0  # a token this close to its end is renewed before it is used
 _SLOWER_S: Final = 5.0  # RFC 8628, 3.5: what slow_down adds
+_SHORTEST_S: Final = 0.2
 _LONGEST_S: Final = 900.0
 _LOCAL: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -108,7 +109,7 @@ class SignIn:
                 whole_address=given.get("verification_uri_complete"),
             )
         )
-        wait = float(given.get("interval") or 5)
+        wait = max(float(given.get("interval", 5)), _SHORTEST_S)
         until = time.monotonic() + min(float(given.get("expires_in") or 600), _LONGEST_S)
         asked = {"grant_type": _DEVICE_GRANT, "device_code": str(given["device_code"])}
         while time.monotonic() < until:

@@ -3,8 +3,8 @@
     python tests/support/openid_provider.py --port 0
 
 prints its address and serves until its standard input ends. Authorization code with PKCE, client
-credentials, RFC 9068 access tokens, ID tokens, UserInfo, RFC 9207 are Authlib's; here are only its
-memory, a page to sign in on, and, under ``/test/``, what a test could not do from outside: replace the
+credentials, device codes, refresh tokens, revocation, RFC 9068 access tokens, ID tokens, UserInfo, RFC 9207
+are Authlib's; here are only its memory, a page to sign in on, and, under ``/test/``, what a test could not do from outside: replace the
 signing key, sign any text with it, count the questions asked.
 """
 
@@ -19,13 +19,21 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"  # plain HTTP, on this machine only
 
+from authlib.common.security import generate_token
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2 import OAuth2Error
 from authlib.oauth2.rfc6749 import ClientMixin, grants
+from authlib.oauth2.rfc7009 import RevocationEndpoint
 from authlib.oauth2.rfc7636 import CodeChallenge
+from authlib.oauth2.rfc8628 import (
+    DeviceAuthorizationEndpoint,
+    DeviceCodeGrant,
+    DeviceCredentialDict,
+)
 from authlib.oauth2.rfc9068 import JWTBearerTokenGenerator
 from authlib.oauth2.rfc9207 import IssuerParameter
 from authlib.oidc.core import OpenIDCode, UserInfo
@@ -36,6 +44,7 @@ from werkzeug.serving import make_server
 
 AUDIENCE = "https://mdm.example/api"
 PASSWORD = "correct horse"
+_LOOPBACK = "http://127.0.0.1"
 _FORM = """<!doctype html><title>Sign in</title><form method="post">
 <input name="username"><input name="password" type="password"><button>Sign in</button></form>"""
 
@@ -68,7 +77,9 @@ class Client(ClientMixin):
         return scope or ""
 
     def check_redirect_uri(self, redirect_uri: str) -> bool:
-        return redirect_uri in self.redirect_uris
+        return redirect_uri in self.redirect_uris or _without_port(redirect_uri) in (
+            _without_port(each) for each in self.redirect_uris if each.startswith(_LOOPBACK)
+        )
 
     def check_client_secret(self, client_secret: str) -> bool:
         return client_secret == self.secret
@@ -81,6 +92,26 @@ class Client(ClientMixin):
 
     def check_grant_type(self, grant_type: str) -> bool:
         return grant_type in self.grants
+
+
+def _without_port(uri: str) -> str:
+    """RFC 8252, 7.3: the port of a loopback address is whatever was free."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.hostname}{parts.path}"
+
+
+@dataclass
+class Refresh:
+    token: str
+    client_id: str
+    scope: str
+    user: User
+
+    def get_scope(self) -> str:
+        return self.scope
+
+    def check_client(self, client: Client) -> bool:
+        return client.client_id == self.client_id
 
 
 @dataclass
@@ -121,6 +152,9 @@ class Memory:
     clients: dict[str, Client] = field(default_factory=dict)
     codes: dict[str, Code] = field(default_factory=dict)
     tokens: dict[str, User] = field(default_factory=dict)
+    refreshes: dict[str, Refresh] = field(default_factory=dict)
+    devices: dict[str, DeviceCredentialDict] = field(default_factory=dict)
+    device_answers: dict[str, tuple[User, bool]] = field(default_factory=dict)  # by user code
     keys: list[RSAKey] = field(default_factory=list)  # the first one signs
     asked: Counter[str] = field(default_factory=Counter)
     id_token_claims: dict[str, Any] = field(default_factory=dict)  # these instead of the right ones
@@ -131,6 +165,12 @@ class Memory:
     def signing(self) -> RSAKey:
         return self.keys[0]
 
+    def save_token(self, token: dict[str, Any], asked: Any) -> None:
+        self.tokens[token["access_token"]] = asked.user
+        if "refresh_token" in token:
+            text, client = token["refresh_token"], asked.client.client_id
+            self.refreshes[text] = Refresh(text, client, token.get("scope", ""), asked.user)
+
     def add_key(self) -> None:
         self.keys.insert(0, RSAKey.generate_key(2048, {"use": "sig"}, auto_kid=True))
 
@@ -139,16 +179,14 @@ def create(issuer: str) -> Flask:
     memory = Memory(issuer=issuer)
     memory.add_key()
     app = Flask("openid_provider")
-    server = AuthorizationServer(
-        app,
-        query_client=memory.clients.get,
-        save_token=lambda token, asked: memory.tokens.__setitem__(
-            token["access_token"], asked.user
-        ),
-    )
+    server = AuthorizationServer(app, query_client=memory.clients.get, save_token=memory.save_token)
     server.register_token_generator("default", _access_tokens(memory))
     server.register_grant(grants.ClientCredentialsGrant)
     server.register_grant(_code_grant(memory), [_id_tokens(memory), CodeChallenge(required=True)])
+    server.register_grant(_refresh_grant(memory))
+    server.register_grant(_device_grant(memory))
+    server.register_endpoint(_device_endpoint(memory))
+    server.register_endpoint(_revocation(memory))
     server.register_extension(_issuer_parameter(memory))
     _serve_protocol(app, server, memory)
     _serve_tests(app, memory)
@@ -168,7 +206,9 @@ def _access_tokens(memory: Memory) -> JWTBearerTokenGenerator:
         ) -> dict[str, Any]:
             return user.claims if user else client.claims
 
-    return AccessTokens(issuer=memory.issuer)
+    return AccessTokens(
+        issuer=memory.issuer, refresh_token_generator=lambda **_: generate_token(42)
+    )
 
 
 def _code_grant(memory: Memory) -> type[grants.AuthorizationCodeGrant]:
@@ -200,6 +240,64 @@ def _code_grant(memory: Memory) -> type[grants.AuthorizationCodeGrant]:
             return authorization_code.user
 
     return CodeGrant
+
+
+def _refresh_grant(memory: Memory) -> type[grants.RefreshTokenGrant]:
+    class RefreshGrant(grants.RefreshTokenGrant):
+        TOKEN_ENDPOINT_AUTH_METHODS = ("client_secret_basic", "none")
+        INCLUDE_NEW_REFRESH_TOKEN = True
+
+        def authenticate_refresh_token(self, refresh_token: str) -> Refresh | None:
+            return memory.refreshes.get(refresh_token)
+
+        def authenticate_user(self, refresh_token: Refresh) -> User:
+            return refresh_token.user
+
+        def revoke_old_credential(self, refresh_token: Refresh) -> None:
+            memory.refreshes.pop(refresh_token.token, None)
+
+    return RefreshGrant
+
+
+def _device_endpoint(memory: Memory) -> type[DeviceAuthorizationEndpoint]:
+    class DeviceEndpoint(DeviceAuthorizationEndpoint):
+        INTERVAL = 0
+
+        def get_verification_uri(self) -> str:
+            return f"{memory.issuer}/device"
+
+        def save_device_credential(self, client_id: str, scope: str, data: dict[str, Any]) -> None:
+            given = {"client_id": client_id, "scope": scope, **data}
+            memory.devices[data["device_code"]] = DeviceCredentialDict(given)
+
+    return DeviceEndpoint
+
+
+def _device_grant(memory: Memory) -> type[DeviceCodeGrant]:
+    class DeviceGrant(DeviceCodeGrant):
+        def query_device_credential(self, device_code: str) -> DeviceCredentialDict | None:
+            return memory.devices.get(device_code)
+
+        def query_user_grant(self, user_code: str) -> tuple[User, bool] | None:
+            return memory.device_answers.get(user_code)
+
+        def should_slow_down(self, credential: Any) -> bool:
+            return False
+
+    return DeviceGrant
+
+
+def _revocation(memory: Memory) -> type[RevocationEndpoint]:
+    class Revocation(RevocationEndpoint):
+        CLIENT_AUTH_METHODS = ("client_secret_basic", "none")
+
+        def query_token(self, token_string: str, token_type_hint: str) -> Refresh | None:
+            return memory.refreshes.get(token_string)
+
+        def revoke_token(self, token: Refresh, request: Any) -> None:
+            memory.refreshes.pop(token.token, None)
+
+    return Revocation
 
 
 def _id_tokens(memory: Memory) -> OpenIDCode:
@@ -251,6 +349,8 @@ def _serve_protocol(app: Flask, server: AuthorizationServer, memory: Memory) -> 
             token_endpoint=f"{issuer}/token",
             userinfo_endpoint=f"{issuer}/userinfo",
             end_session_endpoint=f"{issuer}/end_session",
+            device_authorization_endpoint=f"{issuer}/device_authorization",
+            revocation_endpoint=f"{issuer}/revoke",
             response_types_supported=["code"],
             subject_types_supported=["public"],
             id_token_signing_alg_values_supported=["RS256"],
@@ -275,6 +375,25 @@ def _serve_protocol(app: Flask, server: AuthorizationServer, memory: Memory) -> 
     @app.post("/token")
     def token() -> Any:
         return server.create_token_response()
+
+    @app.post("/device_authorization")
+    def device_authorization() -> Any:
+        return server.create_endpoint_response("device_authorization")
+
+    @app.post("/revoke")
+    def revoke() -> Any:
+        return server.create_endpoint_response("revocation")
+
+    @app.post("/device")
+    def device() -> Any:
+        """What a person does on the page of the code: sign in, and say yes or no."""
+        user = memory.users.get(request.form["username"])
+        codes = {each["user_code"] for each in memory.devices.values()}
+        code = request.form["user_code"]
+        if user is None or request.form["password"] != PASSWORD or code not in codes:
+            return Response("no", status=403)
+        memory.device_answers[code] = (user, request.form["answer"] == "yes")
+        return Response("done")
 
     @app.get("/userinfo")
     def userinfo() -> Any:

@@ -45,6 +45,23 @@ class Provider:
         given = {"grants": ["authorization_code"], "redirect_uris": callback, **values}
         return self.add_client(CLIENT_ID, **given)
 
+    def add_program(self, client_id: str = "mdm-cli") -> str:
+        """Add a program that people run: a public client that comes back to a port of its own."""
+        device = "urn:ietf:params:oauth:grant-type:device_code"
+        return self.add_client(
+            client_id,
+            secret="",
+            auth_method="none",
+            grants=["authorization_code", "refresh_token", device],
+            redirect_uris=["http://127.0.0.1/callback"],
+        )
+
+    def answer_device(self, user_code: str, user: str, *, answer: str = "yes") -> None:
+        """Do what a person does on the page of a device code."""
+        given = {"username": user, "password": PASSWORD, "user_code": user_code, "answer": answer}
+        done = self.http.post(f"{self.issuer}/device", data=given)
+        assert done.status_code == 200, done.text
+
     def tell_in_id_tokens(self, **claims: Any) -> None:
         self._put("/test/id-token", claims, "")
 
