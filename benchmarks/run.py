@@ -1,8 +1,8 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
 Run: python benchmarks/run.py [--full] [validate] [start] [reconcile] [memory] [deploy] [choices]
-[import] [export] [feed] [webhooks] [time-travel] [access]; with --full imports and exports have
-1,000,000 rows instead of 200,000. Without names all of them, and only then is RESULTS.md written.
+[import] [bulk] [export] [feed] [webhooks] [time-travel] [access]; with --full imports, bulk actions
+and exports have 1,000,000 rows instead of 200,000. Without names all of them, and only then is RESULTS.md written.
 Exit code 1 when a target is missed.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import bench_access
+import bench_bulk
 import bench_choices
 import bench_deploy
 import bench_export
@@ -44,6 +45,7 @@ PARTS: Final = (
     "deploy",
     "choices",
     "import",
+    "bulk",
     "export",
     "feed",
     "webhooks",
@@ -104,6 +106,8 @@ async def _measure(
                 tell(await bench_choices.measure(server))
             if "import" in chosen:
                 tell(await bench_import.measure(server, folder, rows=rows))
+            if "bulk" in chosen:
+                tell(await bench_bulk.measure(server, folder, rows=rows))
             if "export" in chosen:
                 tell(await bench_export.measure(server, rows=rows))
             if "feed" in chosen:
