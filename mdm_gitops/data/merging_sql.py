@@ -48,6 +48,7 @@ class HeldRow:
     is_deleted: bool
     changed_at: datetime
     is_visible: bool
+    may_write: bool
     may_decide: bool  # whether the caller may approve changes of it
     has_proposal: bool
     body: str  # JSON, as the caller may see it
@@ -81,11 +82,14 @@ async def hold_rows(
 
 def _read_sql(asking: Asking, target: Target) -> tuple[bytes, list[Placed]]:
     visible, placed = visible_sql(asking, target.entity, alias="m", prefix="v")
-    decidable = "false"
-    if asking.rights(target.entity).may(Action.APPROVE):
-        decidable, more = visible_sql(
-            asking, target.entity, alias="m", prefix="d", action=Action.APPROVE
-        )
+    rights = [visible]
+    for prefix, action in (("w", Action.WRITE), ("d", Action.APPROVE)):
+        passes, more = "false", list[Placed]()
+        if asking.rights(target.entity).may(action):
+            passes, more = visible_sql(
+                asking, target.entity, alias="m", prefix=prefix, action=action
+            )
+        rights.append(passes)
         placed = [*placed, *more]
     proposed = "false"
     if target.entity.approval_required:
@@ -96,7 +100,7 @@ def _read_sql(asking: Asking, target: Target) -> tuple[bytes, list[Placed]]:
     columns = [text_sql(column) for column in target.entity.columns]
     columns += [f'm."{name}"' for name in target.referred_columns]
     sql = f"""SELECT v.value, m."_sys_id", m."_sys_version", m."_sys_is_deleted",
-    m."_sys_last_modified_at", {visible}, {decidable}, {proposed},
+    m."_sys_last_modified_at", {", ".join(rights)}, {proposed},
     {outcome_row(target, asking, "m")}::text, {", ".join(columns)}
   FROM {revision_table(asking)} v LEFT JOIN {target.main_sql} m ON m."_sys_id" = ANY (%(ids)s::uuid[])"""
     return sql.encode(), placed
@@ -110,11 +114,12 @@ def _held(target: Target, record: Sequence[Any]) -> HeldRow:
         is_deleted=record[3],
         changed_at=record[4],
         is_visible=record[5],
-        may_decide=record[6],
-        has_proposal=record[7],
-        body=record[8],
-        texts=dict(zip(target.columns, record[9 : 9 + count], strict=True)),
-        keys=dict(zip(target.referred_columns, record[9 + count :], strict=True)),
+        may_write=record[6],
+        may_decide=record[7],
+        has_proposal=record[8],
+        body=record[9],
+        texts=dict(zip(target.columns, record[10 : 10 + count], strict=True)),
+        keys=dict(zip(target.referred_columns, record[10 + count :], strict=True)),
     )
 
 

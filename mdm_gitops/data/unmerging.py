@@ -27,7 +27,8 @@ from mdm_gitops.data.merging_sql import (
 )
 from mdm_gitops.data.proposals import lock_proposals
 from mdm_gitops.data.target import Target, target_of
-from mdm_gitops.data.write_sql import Operation
+from mdm_gitops.data.write_run import Line
+from mdm_gitops.data.write_sql import Operation, Status
 from mdm_gitops.errors import AccessDenied, Conflict, MdmError, NotFound
 from mdm_gitops.model import Action, Entity
 from mdm_gitops.warehouse.connect import Connection, ConnectionPool
@@ -274,6 +275,10 @@ class UndoWork(MergeWork):
             if rows[row_id].has_proposal:
                 await self._refuse_state(replace(rows[row_id], is_deleted=False))
         survivor, duplicate = rows[record.survivor_id], rows[record.duplicate_id]
+        for row in (survivor, duplicate):
+            # Links are given back also where no value of the row itself is.
+            if not (row.may_decide if self.action is Action.APPROVE else row.may_write):
+                self.refuse(row.row_id, Line(status=Status.OUTSIDE))
         await self._refuse_later_merges(record, survivor, duplicate)
         if survivor.is_deleted:
             raise self._changed(

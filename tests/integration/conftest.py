@@ -77,9 +77,13 @@ def merging_template(
 
 
 @pytest.fixture
+def merging_url(make_database: DatabaseMaker, merging_template: tuple[str, dict[str, str]]) -> str:
+    return make_database.copy_of(merging_template[0])
+
+
+@pytest.fixture
 async def merge_lab(
-    make_database: DatabaseMaker, merging_template: tuple[str, dict[str, str]]
+    merging_url: str, merging_template: tuple[str, dict[str, str]]
 ) -> AsyncIterator[merging.MergeLab]:
-    url, keys = merging_template
-    async with merging.opened(make_database.copy_of(url), keys) as lab:
+    async with merging.opened(merging_url, merging_template[1]) as lab:
         yield lab
