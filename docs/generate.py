@@ -79,7 +79,7 @@ def _values(field: FieldInfo) -> str:
     kind = _without_none(field.annotation)
     if typing.get_origin(kind) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(kind))
-    words = {bool: "true, false", int: "integer", float: "number", str: "text", Path: "folder"}
+    words = {bool: "true, false", int: "integer", float: "number", str: "text", Path: "path"}
     text = "secret text" if kind is SecretStr else words[kind]
     return text + _bounds(field.metadata)
 

@@ -294,9 +294,17 @@ class SourceSettings(_Section):
     PasswordFile: Path | None = Field(
         default=None, description="file that holds it instead, read anew for each fetch"
     )
-    SshKeyFile: Path | None = Field(default=None, description="private key, for ssh")
+    SshKey: SecretStr | None = Field(
+        default=None, description="private key without a passphrase, for ssh, as text of many lines"
+    )
+    SshKeyFile: Path | None = Field(
+        default=None, description="file that holds it instead; else keys and agent of the account"
+    )
+    KnownHosts: str = Field(
+        default="", description="keys of hosts for ssh, as `ssh-keyscan` prints"
+    )
     KnownHostsFile: Path | None = Field(
-        default=None, description="keys of hosts for ssh; else those of the account"
+        default=None, description="file that holds them instead; else those of the account"
     )
     CaFile: Path | None = Field(
         default=None, description="certificates to trust for https; else those of the system"
@@ -333,6 +341,10 @@ class SourceSettings(_Section):
             raise ValueError("SubPath needs a Url or a Revision")
         if sum(map(bool, (self.Branch, self.Tag, self.Revision))) > 1:
             raise ValueError("Branch, Tag and Revision exclude each other")
+        if self.SshKey is not None and self.SshKeyFile is not None:
+            raise ValueError("SshKey and SshKeyFile exclude each other")
+        if self.KnownHosts and self.KnownHostsFile is not None:
+            raise ValueError("KnownHosts and KnownHostsFile exclude each other")
         return self
 
 

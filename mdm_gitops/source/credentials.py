@@ -2,15 +2,20 @@
 
 A password reaches git through a credential helper that reads the environment of that one process and
 answers for the remote's own host only, so a redirect learns nothing. Files of secrets are read anew
-for each use: whoever rotates them restarts nothing.
+for each use: whoever rotates them restarts nothing. ssh reads keys from files alone, so a key that was
+given as text stands in one, readable by us alone, for as long as one git runs.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +28,10 @@ _HELPER: Final = (
 _DEFAULT_USERNAME: Final = "git"  # hosts that take tokens do not look at it
 _MAX_SECRET_BYTES: Final = 64 * 1024
 _CONNECT_SECONDS: Final = 15
-_UNUSABLE_IN_PATH: Final = frozenset('"%\n\r\x00')  # ssh reads these in the value of an option
+_UNUSABLE_IN_PATH: Final = frozenset('"%$\\\n\r\x00')  # ssh reads these in the value of an option
+_OPENSSH_KEY: Final = b"openssh-key-v1\0"
+_NO_CIPHER: Final = b"\0\0\0\x04none"
+_PEM_LOCKED: Final = ("BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +41,9 @@ class Credentials:
     username: str = ""
     password: str = field(default="", repr=False)  # of https; a token counts as one
     password_file: Path | None = None
+    ssh_key: str = field(default="", repr=False)  # its text
     ssh_key_file: Path | None = None
+    known_hosts: str = ""  # lines of a known_hosts file
     known_hosts_file: Path | None = None
     ca_file: Path | None = None
 
@@ -41,12 +51,37 @@ class Credentials:
 NO_CREDENTIALS: Final = Credentials()
 
 
-def credential_variables(credentials: Credentials, *, origin: str) -> Mapping[str, str]:
-    """Return the environment that lets git into *origin* (``https://host:port``, ``ssh://...``).
+@contextmanager
+def lent(credentials: Credentials, *, origin: str) -> Iterator[Mapping[str, str]]:
+    """Yield the environment that lets git into *origin* (``https://host:port``, ``ssh://...``).
 
     Raises:
-        InputError: a file cannot be read, or its path cannot be told to ssh.
+        InputError: a file cannot be read, or its path cannot be told to ssh, or it is no key.
     """
+    if not credentials.ssh_key and not credentials.known_hosts:
+        yield _variables(credentials, origin)
+        return
+    with tempfile.TemporaryDirectory(prefix="mdm-ssh-") as folder:
+        yield _variables(_in_files(credentials, Path(folder)), origin)
+
+
+def _in_files(credentials: Credentials, folder: Path) -> Credentials:
+    if credentials.ssh_key:
+        file = _written(folder / "key", credentials.ssh_key)
+        credentials = replace(credentials, ssh_key_file=file)
+    if credentials.known_hosts:
+        file = _written(folder / "known_hosts", credentials.known_hosts)
+        credentials = replace(credentials, known_hosts_file=file)
+    return credentials
+
+
+def _written(path: Path, text: str) -> Path:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(text.strip() + "\n", encoding="utf-8")
+    return path
+
+
+def _variables(credentials: Credentials, origin: str) -> Mapping[str, str]:
     settings: list[tuple[str, str]] = []
     variables = {"GIT_SSH_COMMAND": _ssh_command(credentials), "GIT_SSH_VARIANT": "ssh"}
     password = credentials.password or _read_secret(credentials.password_file)
@@ -81,6 +116,10 @@ def _ssh_command(credentials: Credentials) -> str:
         "PermitLocalCommand=no",
         "ForwardAgent=no",
         "ForwardX11=no",
+        "ClearAllForwardings=yes",
+        "ControlMaster=no",  # a shared connection outlives the fetch that opened it
+        "ControlPath=none",
+        "UpdateHostKeys=no",  # nothing is learnt from the host
         f"ConnectTimeout={_CONNECT_SECONDS}",
         "ServerAliveInterval=15",
     ]
@@ -90,6 +129,7 @@ def _ssh_command(credentials: Credentials) -> str:
         options += [f'UserKnownHostsFile="{hosts}"', "GlobalKnownHostsFile=/dev/null"]
     if credentials.ssh_key_file is not None:
         key = _usable(credentials.ssh_key_file)
+        _refuse_unusable_key(key)
         words += ["-F", "none"]
         options += ["IdentitiesOnly=yes", "IdentityAgent=none", f'IdentityFile="{key}"']
     for option in options:
@@ -104,6 +144,39 @@ def _usable(path: Path) -> Path:
     if not absolute.is_file():
         raise InputError(f"{path} does not exist", hint="see docs/guides/operator.md, Credentials")
     return absolute
+
+
+def _refuse_unusable_key(path: Path) -> None:
+    """ssh says of a key that nobody can unlock no more than that the host did not take it."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_SECRET_BYTES).decode("ascii")
+    except OSError:
+        raise InputError(
+            f"the key file {path} cannot be read", hint="its owner may be another"
+        ) from None
+    except UnicodeDecodeError:
+        text = ""
+    if "PRIVATE KEY-----" not in text:
+        raise InputError(
+            f"{path} does not hold a private key", hint="the file without .pub is the private one"
+        )
+    if _is_locked(text):
+        raise InputError(
+            f"the key in {path} has a passphrase, which nobody is here to type",
+            hint="give this server a key of its own: ssh-keygen -t ed25519 -N ''",
+        )
+
+
+def _is_locked(text: str) -> bool:
+    if any(words in text for words in _PEM_LOCKED):
+        return True
+    body = "".join(line for line in text.splitlines() if not line.startswith("-----"))
+    try:
+        content = base64.b64decode(body)
+    except binascii.Error:
+        return False  # ssh will say what it is
+    return content.startswith(_OPENSSH_KEY) and not content.startswith(_OPENSSH_KEY + _NO_CIPHER)
 
 
 def _read_secret(path: Path | None) -> str:

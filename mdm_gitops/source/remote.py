@@ -25,7 +25,7 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 
 from mdm_gitops.errors import InputError, NotFound, SourceError
-from mdm_gitops.source.credentials import NO_CREDENTIALS, Credentials, credential_variables
+from mdm_gitops.source.credentials import NO_CREDENTIALS, Credentials, lent
 from mdm_gitops.source.git import clean_environment, run_git, without_credentials
 from mdm_gitops.source.tree import why_unusable_path
 
@@ -34,7 +34,12 @@ DEFAULT_MAX_BYTES: Final = 1024 * 1024 * 1024
 _PROTOCOLS: Final = ("https", "ssh", "file")
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _SCP: Final = re.compile(
-    r"(?P<user>[A-Za-z0-9][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>[^/].*)"
+    r"(?P<user>[A-Za-z0-9_][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*):(?P<path>(?!//).+)", re.ASCII
+)
+# git undoes percent signs and hands user and host to ssh, whose own configuration may hand them to a
+# shell: so no more of either than names are made of.
+_SSH_HOST: Final = re.compile(
+    r"([A-Za-z0-9_][\w.-]*@)?([A-Za-z0-9][\w.-]*|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?", re.ASCII
 )
 _HASH: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+@-]{0,199}")
@@ -111,17 +116,20 @@ class Remote:
         return f"{without_credentials(self.url)}{f' ({what})' if what else ''}"
 
 
-def git_environment(remote: Remote) -> dict[str, str]:
-    """Return the whole environment for a git that talks to *remote*, to fetch or to push."""
+@contextmanager
+def git_environment(remote: Remote) -> Iterator[dict[str, str]]:
+    """Yield the whole environment for a git that talks to *remote*, to fetch or to push."""
     scheme = urlsplit(remote.origin).scheme
-    return {
-        **clean_environment(),
-        **credential_variables(remote.credentials, origin=remote.origin),
-        "GIT_ALLOW_PROTOCOL": scheme,
-        "GIT_ASKPASS": "",
-        "GIT_LFS_SKIP_SMUDGE": "1",
-        "GIT_NO_LAZY_FETCH": "1",
-    }
+    inherited = {n: v for n, v in clean_environment().items() if not n.lower().startswith("mdm__")}
+    with lent(remote.credentials, origin=remote.origin) as variables:
+        yield {
+            **inherited,  # without our own settings: neither git nor ssh needs our secrets
+            **variables,
+            "GIT_ALLOW_PROTOCOL": scheme,
+            "GIT_ASKPASS": "",
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_NO_LAZY_FETCH": "1",
+        }
 
 
 def fetch(remote: Remote, *, into: Path) -> str:
@@ -170,13 +178,13 @@ def run_remote_git(
         raise InputError("git is not installed", hint="install git, or read a plain folder")
     if deadline is None:
         deadline = time.monotonic() + remote.timeout_s
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as said, git_environment(remote) as environment:
         process = subprocess.Popen(
             [program, *_OPTIONS, "-C", str(repo), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
-            env=git_environment(remote),
+            env=environment,
             start_new_session=True,
             pass_fds=() if keep_open is None else (keep_open,),
         )
@@ -226,15 +234,36 @@ def _refused(remote: Remote, said: str) -> SourceError | NotFound:
     if "couldn't find remote ref" in low or "not our ref" in low:
         return NotFound(f"{remote} does not exist there", hint="check the branch, tag or revision")
     hint = next((hint for words, hint in _HINTS if any(word in low for word in words)), "")
-    lines = [line for line in said.splitlines() if line.strip()]
+    return SourceError(f"git cannot reach {remote}: {_reason(said)[:300]}".rstrip("."), hint=hint)
+
+
+def _reason(said: str) -> str:
+    """Return the line that tells most: git's own, or what ssh said before it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))] or lines
-    reason = telling[0] if telling else "no reason given"
-    return SourceError(f"git cannot reach {remote}: {reason[:300]}".rstrip("."), hint=hint)
+    if not telling:
+        return "no reason given"
+    if not telling[0].startswith(_ONLY_THAT_IT_FAILED):
+        return telling[0]
+    before = lines[: lines.index(telling[0])]
+    first = next((line for line in before if _OF_SSH.match(line)), None)
+    return first or (before[-1] if before else telling[0])
 
 
+_ONLY_THAT_IT_FAILED: Final = "fatal: Could not read from remote repository"
+_OF_SSH: Final = re.compile(
+    r"ssh: |Load key |No \S+ host key is known|Host key for |The \S+ host key for .* revoked"
+    r"|kex_exchange|(remote: )?ERROR: "
+)
 _HINTS: Final[Sequence[tuple[tuple[str, ...], str]]] = (
+    (("cannot run ssh",), "install the ssh client (on Debian: openssh-client)"),
     (
-        ("host key verification failed", "no ecdsa host key", "host key is known"),
+        ("has changed and you have requested", "marked as revoked"),
+        "it is not the key you trust: ask who runs the host before you trust another",
+    ),
+    (("bad permissions",), "only its owner may read a key file: chmod 600"),
+    (
+        ("host key verification failed", "host key is known"),
         "put the host's key into Mdm__Source__KnownHostsFile; `ssh-keyscan` prints it",
     ),
     (
@@ -247,7 +276,14 @@ _HINTS: Final[Sequence[tuple[tuple[str, ...], str]]] = (
         "the credentials are wrong, or may not read this repository",
     ),
     (
-        ("could not resolve", "connection refused", "timed out", "unable to connect"),
+        ("does not appear to be a git repository", "repository not found", "could not be found"),
+        "check the path, and whether the credentials may see it",
+    ),
+    (
+        (
+            *("could not resolve", "connection refused", "timed out", "unable to connect"),
+            *("connection reset", "connection closed", "closed by remote host"),
+        ),
         "check the address and the network; it is tried again",
     ),
     (
@@ -334,6 +370,11 @@ def _check_url(url: str) -> None:
         raise InputError(
             "the address of the remote holds a name or password",
             hint="use Mdm__Source__Username and Mdm__Source__Password or PasswordFile",
+        )
+    if parts.scheme == "ssh" and not _SSH_HOST.fullmatch(parts.netloc):
+        raise InputError(
+            f"{without_credentials(url)[:200]!r} is no address of a remote",
+            hint="as in ssh://git@host:22/team/repo.git",
         )
     host = parts.hostname or ""
     if (parts.scheme == "file") != (not host) or host.startswith("-") or not parts.path.strip("/"):

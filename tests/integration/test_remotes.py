@@ -21,7 +21,7 @@ import pytest
 from mdm_gitops.errors import InputError, NotFound, SourceError
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.source.credentials import Credentials, credential_variables
+from mdm_gitops.source.credentials import Credentials, lent
 from mdm_gitops.source.origin import Origin, origin_of
 from mdm_gitops.source.remote import Remote, fetch, git_environment, run_remote_git
 from mdm_gitops.source.verify import Trust, verify_commit
@@ -184,6 +184,13 @@ class TestAddresses:
             "https://example.com/\nx",
             "file://host/x",
             "ssh://-oProxyCommand=x/y",
+            "ssh://%2DoProxyCommand=x/y",
+            "ssh://-oProxyCommand=x@example.com/y",
+            "ssh://$(touch%20x)@example.com/y",
+            "ssh://exa`touch x`mple.com/y",
+            "ssh://git@example.com:-oProxyCommand=x/y",
+            "-oProxyCommand=x@example.com:y",
+            "git@-oProxyCommand=x:y",
             "https://",
         ],
     )
@@ -198,7 +205,9 @@ class TestAddresses:
             ("https://example.com/x.git", "https://example.com"),
             ("https://example.com:8443/x.git", "https://example.com:8443"),
             ("ssh://git@example.com:22/x.git", "ssh://example.com:22"),
+            ("ssh://git@[::1]:22/x.git", "ssh://[::1]:22"),
             ("git@example.com:team/x.git", "ssh://example.com"),
+            ("git@example.com:/srv/x.git", "ssh://example.com"),
             ("file:///srv/x.git", "file://"),
         ],
     )
@@ -296,19 +305,19 @@ class TestCredentials:
             assert f"{url}/x.git" not in left.stdout
 
     def test_the_secret_is_in_no_argument(self) -> None:
-        found = git_environment(
-            Remote(url="https://example.com/x", credentials=Credentials(password=SECRET))
-        )
+        asked = Remote(url="https://example.com/x", credentials=Credentials(password=SECRET))
+        with git_environment(asked) as found:
+            pass
         assert [name for name, value in found.items() if SECRET in value] == ["MDM_GIT_PASSWORD"]
         assert found["GIT_TERMINAL_PROMPT"] == "0"
         assert found["GIT_ALLOW_PROTOCOL"] == "https"
 
     def test_ssh_is_given_the_key_and_the_hosts_it_may_trust(self, tmp_path: Path) -> None:
-        key, hosts = tmp_path / "a key", tmp_path / "known hosts"
-        key.touch()
+        key, hosts = ssh_key(tmp_path, "a key"), tmp_path / "known hosts"
         hosts.touch()
         given = Credentials(ssh_key_file=key, known_hosts_file=hosts)
-        command = credential_variables(given, origin="ssh://example.com")["GIT_SSH_COMMAND"]
+        with lent(given, origin="ssh://example.com") as variables:
+            command = variables["GIT_SSH_COMMAND"]
         shown = subprocess.run(
             f"{command} -G example.com", shell=True, check=True, capture_output=True, text=True
         ).stdout.splitlines()
@@ -322,8 +331,9 @@ class TestCredentials:
     def test_a_file_that_is_no_password(self, tmp_path: Path, content: str) -> None:
         file = tmp_path / "password"
         file.write_text(content)
-        with pytest.raises(InputError):
-            credential_variables(Credentials(password_file=file), origin="https://example.com")
+        given = Credentials(password_file=file)
+        with pytest.raises(InputError), lent(given, origin="https://example.com"):
+            pass
 
     def test_other_protocols_are_off_whatever_the_account_allows(
         self, bare: Path, mirror: Path
