@@ -113,6 +113,7 @@ class Mirror:
     path: str
     options: tuple[Option, ...]
     reads: Input
+    values_in: str
     items: str
     columns: tuple[str, ...]
     asks: str
@@ -141,6 +142,7 @@ def mirror(
     help: str,
     *options: Option,
     reads: Input = Input.NOTHING,
+    values_in: str = "",
     items: str = "",
     columns: Sequence[str] = (),
     asks: str = "",
@@ -160,6 +162,7 @@ def mirror(
         help: What the command does, first line first.
         options: What may be given.
         reads: What it reads beside them.
+        values_in: The member of the body that has the values, which need not be given then.
         items: The member of the answer that is a list; without it the answer is one object.
         columns: What is shown; without them everything.
         asks: The question before something is destroyed; places in it are filled.
@@ -175,6 +178,7 @@ def mirror(
         path="/api/v1" + path,
         options=options,
         reads=reads,
+        values_in=values_in,
         items=items,
         columns=tuple(columns),
         asks=asks,
@@ -251,6 +255,13 @@ _INPUTS: Final[Mapping[Input, list[Callable[[Any], Any]]]] = {
         ),
     ],
 }
+
+
+def value_options(command: Any) -> Any:
+    """Add the options that ``values_given`` reads, to commands that are written by hand."""
+    for decorate in reversed(_INPUTS[Input.VALUES]):
+        command = decorate(command)
+    return command
 
 
 def _click_option(each: Option) -> Callable[[Any], Any]:
@@ -337,13 +348,21 @@ def _body(
         return read_definition(given["file"])
     members = {**kept, **_sent(what, given, Place.BODY)}
     if what.reads is Input.VALUES:
-        members |= values_given(given["texts"], given["values"], given["file"])
+        members |= _values(what, given)
     if what.fixed is not None:
         members |= what.fixed(names)
     has_body = what.fixed or any(each.place is Place.BODY for each in what.options)
     if not has_body and what.reads is Input.NOTHING:
         return None, {}
     return json.dumps(members, ensure_ascii=False).encode(), {"Content-Type": "application/json"}
+
+
+def _values(what: Mirror, given: Mapping[str, Any]) -> dict[str, Any]:
+    needed = not what.values_in
+    found = values_given(given["texts"], given["values"], given["file"], needed=needed)
+    if needed:
+        return found
+    return {what.values_in: found} if found else {}
 
 
 def read_definition(file: Path) -> tuple[bytes, dict[str, str]]:

@@ -65,6 +65,7 @@ _DEPLOYED: Final = ("entity", "planId", "deploymentId", "steps", "changes")
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "data": ("mdm_gitops.cli.entities_data_cmd:data", "Read and write rows."),
+    "merges": ("mdm_gitops.cli.entities_merges_cmd:merges", "Look at merges, and undo them."),
     "filters": ("mdm_gitops.cli.entities_filters_cmd:filters", "Keep filters by name."),
 }
 

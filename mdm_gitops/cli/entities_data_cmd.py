@@ -43,6 +43,11 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
         "mdm_gitops.cli.entities_bulk_cmd:bulk_xlsx",
         "Import the first sheet of a workbook.",
     ),
+    "bulk-action": (
+        "mdm_gitops.cli.entities_bulk_action_cmd:bulk_action",
+        "Update or delete all rows that a filter finds.",
+    ),
+    "deduplicate": ("mdm_gitops.cli.entities_merges_cmd:deduplicate", "Merge two rows."),
     "export": ("mdm_gitops.cli.entities_export_cmd:export", "Export rows as a file."),
 }
 

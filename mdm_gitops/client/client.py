@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mdm_gitops.client.access import ApiKeys, Audit, Permissions
 from mdm_gitops.client.approvals import Approvals
+from mdm_gitops.client.bulk_actions import BulkActions
 from mdm_gitops.client.changes import Changes
 from mdm_gitops.client.connection import ApiKey, BearerToken, Connection, Credential, NoCredential
 from mdm_gitops.client.definitions import CommonEntities, Definitions, Deployment
+from mdm_gitops.client.merges import Merges
 from mdm_gitops.client.operator import Operator, Plans
 from mdm_gitops.client.packages import Packages
 from mdm_gitops.client.retries import Retries
@@ -153,6 +155,14 @@ class Client:
     def approvals(self, entity: str) -> Approvals:
         """Changes of *entity* that wait for a second person."""
         return Approvals(self, entity)
+
+    def bulk_actions(self, entity: str) -> BulkActions:
+        """Changing or deleting many rows of *entity* at once."""
+        return BulkActions(self, entity)
+
+    def merges(self, entity: str) -> Merges:
+        """Merging rows of *entity*."""
+        return Merges(self, entity)
 
     def filters(self, entity: str) -> Filters:
         """The caller's saved filters of *entity*."""
