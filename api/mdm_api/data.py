@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 import orjson
@@ -22,6 +23,7 @@ from mdm_gitops.data.rows import (
     MAX_TAKE,
     ListRequest,
     Page,
+    Row,
     RowShape,
     list_rows,
     parse_row_id,
@@ -52,6 +54,30 @@ async def list_data(call: Call) -> Response:
 async def get_data(call: Call) -> Response:
     shape = _shape(call.parameters)
     as_of = moment(call.parameters, _AS_OF)
+    try:
+        row = await _present_row(call, shape) if as_of is None else None
+        if row is not None and not row.is_deleted:
+            return _row_response(call, row.body, row.version)
+        return await _resolved_row(call, shape, as_of)
+    except NotFound as error:
+        raise await explain_absence(call, error) from None
+
+
+async def _present_row(call: Call, shape: RowShape) -> Row | None:
+    """Return the row under its own identifier, read together with those that others ask for."""
+
+    async def work(asking: Asking) -> Row | None:
+        stored = readable_entity(asking, call.path("name"))
+        row_id = parse_row_id(call.path("id"), stored.definition)
+        return await call.services.reader.get(
+            asking, entity=stored.name, row_id=row_id, shape=shape
+        )
+
+    return await call.sharing(work)
+
+
+async def _resolved_row(call: Call, shape: RowShape, as_of: datetime | None) -> Response:
+    """Answer a row of the past, or one that was deleted, or what has become of it by a merge."""
 
     async def work(conn: Connection, asking: Asking) -> tuple[ResolvedRow, Entity]:
         stored = readable_entity(asking, call.path("name"))
@@ -61,17 +87,18 @@ async def get_data(call: Call) -> Response:
         )
         return found, stored.definition
 
-    try:
-        found, entity = await call.reading(work)
-    except NotFound as error:
-        raise await explain_absence(call, error) from None
-    call.note_rows(1)
-    headers = {**_NO_STORE, "ETag": f'"v{found.row.version}"'}
-    body = found.row.body
+    found, entity = await call.reading(work)
+    body, headers = found.row.body, {}
     if found.redirected_from is not None:
         headers["Content-Location"] = f"/api/v1/entities/{entity.name}/data/{found.row_id}"
         if entity.column(_REDIRECTED) is None:  # the row's own column keeps its name
             body = body[:-1] + f',"{_REDIRECTED}":"{found.redirected_from}"}}'.encode()
+    return _row_response(call, body, found.row.version, **headers)
+
+
+def _row_response(call: Call, body: bytes, version: int, **headers: str) -> Response:
+    call.note_rows(1)
+    headers = {**_NO_STORE, "ETag": f'"v{version}"', **headers}
     return Response(body, media_type=_JSON, headers=headers)
 
 

@@ -16,6 +16,7 @@ from mdm_gitops.data.approvals import Approver
 from mdm_gitops.data.bulk_actions import BulkActor
 from mdm_gitops.data.imports import Importer
 from mdm_gitops.data.merging import Merger
+from mdm_gitops.data.row_reader import RowReader
 from mdm_gitops.data.unmerging import MergeDecider
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
@@ -68,6 +69,10 @@ class Services:
         await self.pool.check()
         async with borrow(self.pool) as conn:
             return await work(conn)
+
+    @cached_property
+    def reader(self) -> RowReader:
+        return RowReader(self.with_connection)
 
     @cached_property
     def export_slots(self) -> asyncio.Semaphore:
