@@ -43,7 +43,7 @@ _GIVEN: Final = (
     " catherine raymond debra patrick rachel jack carolyn dennis janet jerry virginia tyler maria"
     " aaron heather jose diane henry julie adam joyce douglas victoria nathan kelly peter christina"
     " zachary joan kyle evelyn walter lauren harold judith jeremy olivia ethan frances carl martha"
-).split()
+)
 _SURNAMES: Final = (
     "smith johnson williams brown jones garcia miller davis rodriguez martinez hernandez lopez"
     " gonzalez wilson anderson thomas taylor moore jackson martin lee perez thompson white harris"
@@ -53,16 +53,18 @@ _SURNAMES: Final = (
     " bailey bell gomez kelly howard ward cox diaz richardson wood watson brooks bennett gray james"
     " reyes cruz hughes price myers long foster sanders ross morales powell sullivan russell ortiz"
     " jenkins gutierrez perry butler barnes fisher henderson coleman simmons patterson jordan"
-).split()
+)
 _STREETS: Final = (
     "main church high park station victoria green mill school north london west east queen south"
     " king manor grange york springfield windsor highfield alexandra george mount lime chestnut"
     " maple cedar elm oak pine walnut willow juniper magnolia sycamore poplar spruce hazel birch"
-).split()
+)
 _KINDS: Final = ("street", "road", "avenue", "lane", "drive", "close", "court")
-_BEGINNINGS: Final = "ash bar car dun ever fair glen hart ing kirk lang mar nor os pem quar ros stan thorn wal".split()
+_BEGINNINGS: Final = (
+    "ash bar car dun ever fair glen hart ing kirk lang mar nor os pem quar ros stan thorn wal"
+)
 _MIDDLES: Final = ("", "ber", "den", "ling", "ring", "ches", "win", "mon")
-_ENDS: Final = "ton ford ham ley worth field wick by stead bury mouth dale".split()
+_ENDS: Final = "ton ford ham ley worth field wick by stead bury mouth dale"
 _KEYS: Final = ("qwertyuiop", "asdfghjkl", "zxcvbnm", "1234567890")
 _SOUNDS: Final = (
     *(("ph", "f"), ("ck", "k"), ("th", "t"), ("ee", "ea"), ("ie", "y"), ("c", "k"), ("s", "z")),
@@ -95,10 +97,15 @@ class People:
         )
 
 
-def people(number: int, *, seed: int = 2005, duplicates: float = 0.2) -> People:
-    """Return *number* rows, of which about the part *duplicates* repeat a person."""
+def people(
+    number: int, *, seed: int = 2005, duplicates: float = 0.2, households: float = 1 / 7
+) -> People:
+    """Return *number* rows, of which about the part *duplicates* repeat a person.
+
+    *households* is the part of the people who live with the one before.
+    """
     chance = random.Random(seed)
-    makes = _Maker(chance, number)
+    makes = _Maker(chance, number, households)
     rows: list[tuple[int, Row]] = []
     person = 0
     while len(rows) < number:
@@ -120,12 +127,13 @@ def _shares(duplicates: float) -> tuple[float, ...]:
 
 
 class _Maker:
-    def __init__(self, chance: random.Random, number: int) -> None:
+    def __init__(self, chance: random.Random, number: int, households: float) -> None:
         self._chance = chance
+        self._households = households
         tail = max(100, number // 20)
-        self._given = _Ranked(chance, _GIVEN)
-        self._surnames = _Ranked(chance, [*_SURNAMES, *self._invented(tail)])
-        self._streets = _Ranked(chance, [*_STREETS, *self._invented(tail // 4)])
+        self._given = _Ranked(chance, _GIVEN.split())
+        self._surnames = _Ranked(chance, [*_SURNAMES.split(), *self._invented(tail)])
+        self._streets = _Ranked(chance, [*_STREETS.split(), *self._invented(tail // 4)])
         self._cities = _Ranked(chance, list(self._invented(max(40, number // 200))))
         self._codes: dict[str, list[str]] = {}
         self._last: Row | None = None
@@ -133,7 +141,7 @@ class _Maker:
     def person(self) -> Row:
         chance, last = self._chance, self._last
         given = self._given.draw()
-        if last is not None and chance.random() < 1 / 7:
+        if last is not None and chance.random() < self._households:
             surname, street, city, postcode, phone = (last[n] for n in (1, 3, 4, 5, 6))
         else:
             surname = self._surnames.draw()
@@ -159,9 +167,10 @@ class _Maker:
 
     def _invented(self, number: int) -> Iterator[str]:
         chance, known = self._chance, set[str]()
+        beginnings, ends = _BEGINNINGS.split(), _ENDS.split()
         while len(known) < number:
-            name = chance.choice(_BEGINNINGS) + chance.choice(_MIDDLES) + chance.choice(_ENDS)
-            name = name if name not in known else chance.choice(_BEGINNINGS) + name
+            name = chance.choice(beginnings) + chance.choice(_MIDDLES) + chance.choice(ends)
+            name = name if name not in known else chance.choice(beginnings) + name
             if name not in known:
                 known.add(name)
                 yield name
@@ -213,7 +222,9 @@ def _other_date(chance: random.Random, text: str) -> str:
         return day.replace(month=day.day, day=day.month).isoformat()
     part = chance.randrange(3)
     if part == 0:
-        return day.replace(year=day.year + chance.choice((-10, -1, 1, 10)), day=min(day.day, 28)).isoformat()
+        return day.replace(
+            year=day.year + chance.choice((-10, -1, 1, 10)), day=min(day.day, 28)
+        ).isoformat()
     if part == 1:
         return day.replace(month=chance.randint(1, 12), day=min(day.day, 28)).isoformat()
     return day.replace(day=chance.randint(1, 28)).isoformat()

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mdm_gitops.model import Column, ConsumptionView, DataType, Definitions, Entity, fold
+from mdm_gitops.model.similarity import indexed_for_match, match_kinds
 
 MAX_IDENTIFIER: Final = 63  # PostgreSQL: NAMEDATALEN - 1
 
@@ -385,7 +386,8 @@ def _checks(column: Column) -> Iterator[Check]:
 
 
 def _indexes(entity: Entity, table: str) -> Iterator[Index]:
-    """Yield the unique sets, the same set once, an index for each reference, that of search."""
+    """Yield the unique sets, the same set once, an index for each reference, those of search and
+    matching."""
     unique: dict[tuple[str, ...], str] = {}
     if entity.key_columns:
         unique[_folded(entity.key_columns)] = "_key"  # no declared set can have this name
@@ -404,6 +406,9 @@ def _indexes(entity: Entity, table: str) -> Iterator[Index]:
     if entity.search.enabled and (searched := entity.searched_columns):
         columns = tuple(column.folded for column in searched)
         yield computed_index(table, IndexKind.SEARCH, columns)
+    if matched := indexed_for_match(entity):
+        columns = tuple(each.column for each in matched)
+        yield computed_index(table, IndexKind.MATCH, columns, match_kinds(matched))
 
 
 def _folded(names: tuple[str, ...]) -> tuple[str, ...]:
