@@ -1,0 +1,101 @@
+"""Rows that are asked for at the same moment are read together, and each caller gets what it may see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+from psycopg import AsyncConnection
+
+from mdm_gitops.data.asking import StateMoved
+from mdm_gitops.data.row_json import RowState
+from mdm_gitops.data.row_reader import RowReader
+from mdm_gitops.data.rows import Row, RowShape, get_row
+from mdm_gitops.errors import MdmError
+from mdm_gitops.warehouse.connect import Connection
+from tests.integration.test_rows import COUNTRIES, asking, conn, page, values
+
+pytestmark = pytest.mark.anyio
+__all__ = ["conn"]  # the fixture: a warehouse with rows
+ALL = RowShape(state=RowState.ALL)
+T = TypeVar("T")
+
+
+class Counting:
+    """Gives the one connection to one reader at a time, and counts how often."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._lock = asyncio.Lock()
+        self.times = 0
+
+    async def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> T:
+        async with self._lock:
+            self.times += 1
+            return await work(self._conn)
+
+
+async def _ids(conn: AsyncConnection[Any]) -> dict[str, UUID]:
+    got = await page(conn, "country", sort="code", state=RowState.ALL)
+    return dict(zip(values(got, "code"), map(UUID, values(got, "_sys_id")), strict=True))
+
+
+async def _alone(conn: AsyncConnection[Any], who: Any, row_id: UUID) -> Row | None:
+    try:
+        return await get_row(conn, asking=who, entity="country", row_id=row_id, shape=ALL)
+    except MdmError as error:
+        assert error.kind_code == "ROW_NOT_FOUND"
+        return None
+
+
+async def test_each_caller_gets_what_it_would_have_got_alone(conn: AsyncConnection[Any]) -> None:
+    ids = [*(await _ids(conn)).values(), UUID(int=7)]
+    callers = [await asking(conn, user) for user in ("root", "reader", "swiss")]
+    wanted = [(who, row_id) for _ in range(8) for who in callers for row_id in ids]
+    connection = Counting(conn)
+    reader = RowReader(connection)
+    got = await asyncio.gather(
+        *(reader.get(who, entity="country", row_id=row_id, shape=ALL) for who, row_id in wanted)
+    )
+    assert got == [await _alone(conn, who, row_id) for who, row_id in wanted]
+    assert sum(row is not None for row in got) == 8 * (2 * len(COUNTRIES) + 1)
+    assert connection.times == len(callers), "one statement for all who have the same rights"
+
+
+async def test_shapes_are_not_mixed(conn: AsyncConnection[Any]) -> None:
+    ids = await _ids(conn)
+    who = await asking(conn, "root")
+    reader = RowReader(Counting(conn))
+    shapes = [RowShape(state=RowState.ALL, fields=fields) for fields in ("code", "code,area", "")]
+    rows = await asyncio.gather(
+        *(reader.get(who, entity="country", row_id=ids["CH"], shape=shape) for shape in shapes)
+    )
+    members = [list(json.loads(row.body)) for row in rows if row is not None]
+    assert members[:2] == [["code"], ["code", "area"]]
+    assert len(members[2]) > 10
+
+
+async def test_nothing_is_answered_from_a_state_that_has_passed(
+    conn: AsyncConnection[Any],
+) -> None:
+    ids = await _ids(conn)
+    who = await asking(conn, "root")
+    reader = RowReader(Counting(conn))
+    await conn.execute("UPDATE mdm.revision SET value = value + 1")
+    outcomes = await asyncio.gather(
+        *(reader.get(who, entity="country", row_id=row_id, shape=ALL) for row_id in ids.values()),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [StateMoved] * len(ids)
+
+
+async def test_an_entity_that_is_hidden_is_as_absent(conn: AsyncConnection[Any]) -> None:
+    reader = RowReader(Counting(conn))
+    with pytest.raises(MdmError) as caught:
+        who = await asking(conn, "nobody")
+        await reader.get(who, entity="country", row_id=UUID(int=7), shape=ALL)
+    assert caught.value.kind_code == "ENTITY_NOT_FOUND"
