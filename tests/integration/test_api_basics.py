@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,8 +20,8 @@ from mdm_gitops.access.api_keys import digest, ensure_first_key, generate_key, i
 from mdm_gitops.errors import SettingsError
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration import by_hand
 from tests.integration.test_rows import COUNTRIES, FILES, PEOPLE
 
@@ -30,26 +30,22 @@ KEY = "a bootstrap key, 30 characters"
 Client = httpx2.AsyncClient
 
 
-@pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        definitions = read_tree(
-            {
-                **FILES,
-                "permissions.yaml": FILES["permissions.yaml"].replace(
-                    b"[swiss]", b'["apikey:swiss"]'
-                ),
-            }
-        )
-        await by_hand.deploy(conn, definitions)
-        await by_hand.insert(conn, "country", COUNTRIES)
-        await by_hand.insert(conn, "person", PEOPLE)
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        yield conn
+async def countries(conn: AsyncConnection[Any]) -> None:
+    """Put the entities and rows of ``test_rows`` and the first key into a warehouse."""
+    people = FILES["permissions.yaml"].replace(b"[swiss]", b'["apikey:swiss"]')
+    await by_hand.deploy(conn, read_tree({**FILES, "permissions.yaml": people}))
+    await by_hand.insert(conn, "country", COUNTRIES)
+    await by_hand.insert(conn, "person", PEOPLE)
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
 
 
 @pytest.fixture
-def app(database_url: str, conn: AsyncConnection[Any]) -> Starlette:
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(countries)
+
+
+@pytest.fixture
+def app(database_url: str) -> Starlette:
     return create_app(database_url=database_url, settings=Settings())
 
 
@@ -58,6 +54,18 @@ async def client(app: Starlette) -> AsyncIterator[Client]:
     """A Global Admin's client."""
     async with served(app) as client:
         client.headers["X-API-Key"] = KEY
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(countries)
+
+
+@pytest.fixture(scope="module")
+async def anybody(shared_url: str) -> AsyncIterator[Client]:
+    """A client without a key, of a warehouse that many tests read and none changes."""
+    async with served(create_app(database_url=shared_url, settings=Settings())) as client:
         yield client
 
 
@@ -173,9 +181,9 @@ async def test_one_row_with_its_version(client: Client) -> None:
     ],
 )  # fmt: skip
 async def test_wrong_requests_are_problems(
-    client: Client, path: str, status: int, code: str, words: str
+    anybody: Client, path: str, status: int, code: str, words: str
 ) -> None:
-    response = await client.get(path)
+    response = await anybody.get(path, headers={"X-API-Key": KEY})
     assert problem(response) == (status, code)
     assert words in response.text
 
@@ -205,7 +213,7 @@ PUBLIC = ["/healthz", "/readyz", "/metrics", "/problems/auth-required"]
 
 @pytest.mark.parametrize("operation", PROTECTED, ids=lambda o: f"{o.method} {o.path}")
 @pytest.mark.parametrize("key", ["none", "wrong", "bad-checksum", "two", "long", "latin"])
-async def test_nobody_comes_in_without_a_key(app: Starlette, operation: Any, key: str) -> None:
+async def test_nobody_comes_in_without_a_key(anybody: Client, operation: Any, key: str) -> None:
     fresh = generate_key()
     headers = {
         "none": [],
@@ -216,8 +224,7 @@ async def test_nobody_comes_in_without_a_key(app: Starlette, operation: Any, key
         "latin": [("X-API-Key", b"\xff\xfe")],
     }[key]
     path = operation.path.replace("{name}", "country").replace("{id}", "1").replace("{file}", "x")
-    async with served(app) as client:
-        response = await client.request(operation.method, path, headers=headers)
+    response = await anybody.request(operation.method, path, headers=headers)
     assert problem(response) == (401, "AUTH_REQUIRED")
     scheme = "Basic" if operation.path.startswith("/swagger") else "ApiKey"
     assert response.headers["www-authenticate"].startswith(scheme)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +14,8 @@ from psycopg import AsyncConnection
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import digest, is_well_formed
 from mdm_gitops.settings import Settings
-from tests.integration.test_api_basics import KEY, add_key, conn, problem, served  # noqa: F401
+from tests.conftest import Prepare
+from tests.integration.test_api_basics import KEY, add_key, countries, problem, served
 
 pytestmark = pytest.mark.anyio
 Client = httpx2.AsyncClient
@@ -23,7 +24,12 @@ COUNTRY = "/api/v1/entities/country/data"
 
 
 @pytest.fixture
-async def client(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Client]:  # noqa: F811
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(countries)
+
+
+@pytest.fixture
+async def client(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Client]:
     async with served(create_app(database_url=database_url, settings=Settings())) as client:
         client.headers["X-API-Key"] = KEY
         yield client
@@ -73,7 +79,7 @@ async def test_a_key_is_shown_once_and_works_at_once(client: Client, other: Clie
         assert [row["code"] for row in page.json()["items"]] == ["CH"]  # by its row filter
 
 
-async def test_only_a_hash_is_stored(client: Client, conn: AsyncConnection[Any]) -> None:  # noqa: F811
+async def test_only_a_hash_is_stored(client: Client, conn: AsyncConnection[Any]) -> None:
     key = await make(client, name="a")
     rows = await (await conn.execute("SELECT k::text, key_sha256 FROM mdm.api_key k")).fetchall()
     assert digest(key) in [bytes(row[1]) for row in rows]
@@ -105,7 +111,7 @@ async def test_a_key_can_be_replaced_under_its_name(client: Client) -> None:
     assert (await client.get(COUNTRY, headers={"X-API-Key": first})).status_code == 401
 
 
-async def test_a_key_expires(database_url: str, conn: AsyncConnection[Any]) -> None:  # noqa: F811
+async def test_a_key_expires(database_url: str, conn: AsyncConnection[Any]) -> None:
     clock = [datetime(2026, 3, 1, 12, tzinfo=UTC)]
     app = create_app(database_url=database_url, settings=Settings(), now=lambda: clock[0])
     async with served(app) as client:
@@ -121,7 +127,7 @@ async def test_a_key_expires(database_url: str, conn: AsyncConnection[Any]) -> N
         await make(client, name="swiss")  # its name is free again
 
 
-async def test_the_last_use_is_noted(database_url: str, conn: AsyncConnection[Any]) -> None:  # noqa: F811
+async def test_the_last_use_is_noted(database_url: str, conn: AsyncConnection[Any]) -> None:
     settings = Settings()
     async with served(create_app(database_url=database_url, settings=settings)) as client:
         client.headers["X-API-Key"] = KEY
@@ -154,7 +160,7 @@ async def test_the_last_key_of_an_admin_stays(client: Client) -> None:
 
 async def test_an_expired_admin_is_no_way_in(
     client: Client,
-    conn: AsyncConnection[Any],  # noqa: F811
+    conn: AsyncConnection[Any],
 ) -> None:
     await make(client, name="second", isGlobalAdmin=True)
     await conn.execute("UPDATE mdm.api_key SET expires_at = now() WHERE name = 'second'")
@@ -203,7 +209,7 @@ async def test_wrong_bodies_are_refused(client: Client, members: Any, part: str)
     assert list(await listed(client)) == ["bootstrap"]
 
 
-async def test_others_may_not(client: Client, conn: AsyncConnection[Any]) -> None:  # noqa: F811
+async def test_others_may_not(client: Client, conn: AsyncConnection[Any]) -> None:
     headers = {"X-API-Key": await add_key(conn, "swiss")}
     answers = (
         await client.get(PATH, headers=headers),

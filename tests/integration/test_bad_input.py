@@ -8,16 +8,15 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tests.support.program import run
 from tests.support.scenario import column, entity, tree
 
-PROGRAM = Path(sys.executable).with_name("mdm-gitops")
 ITEM = "entities/item.yaml"
 SEED = "seed/item.json"
 GOOD = tree(entity("item", column("name"), column("size", "int")), seeds={"item": [{"code": "a"}]})
@@ -133,11 +132,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 
 def apply(folder: Path, url: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.lower().startswith("mdm_")}
-    return subprocess.run(
-        [PROGRAM, "apply", "--auto-approve", folder],
-        env={**kept, "Mdm__Database__Url": url},
-        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=60,
-    )  # fmt: skip
+    return run("apply", "--auto-approve", folder, env={**kept, "Mdm__Database__Url": url})
 
 
 @pytest.mark.parametrize(("files", "place"), CASES)

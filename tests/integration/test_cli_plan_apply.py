@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from mdm_gitops.warehouse.embedded_binaries import find_binaries
+from tests.support.program import run
 from tests.support.scenario import column, entity, tree
 
 PROGRAM = Path(sys.executable).with_name("mdm-gitops")
@@ -45,11 +46,7 @@ class Repository:
     def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Done:
         kept = {k: v for k, v in os.environ.items() if not k.lower().startswith("mdm_")}
         given = {**kept, "Mdm__Database__Url": self.url, **(environment or {})}
-        command = [str(PROGRAM), *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=given, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return run(*arguments, cwd=self.root, env=given)
 
     def applied(self, *arguments: str) -> Done:
         done = self.run("apply", "--auto-approve", *arguments)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,16 +12,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-PROGRAM = Path(sys.executable).with_name("mdm-gitops")
+from tests.support.program import run
 
 
 def _db(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command, *rest = arguments
     kept = {k: v for k, v in os.environ.items() if not k.lower().startswith("mdm_")}
-    return subprocess.run(
-        [PROGRAM, "db", command, "--dir", folder, *rest],
-        capture_output=True, text=True, check=False, env={**kept, **environment},
-    )  # fmt: skip
+    return run("db", command, "--dir", folder, *rest, env={**kept, **environment})
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from mdm_gitops.model.project import ReconcileMode
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.source import read_tree
 from tests.conftest import DatabaseMaker
+from tests.support import program as forked
 from tests.support.scenario import column, entity, tree, webhook
 
-PROGRAM = Path(sys.executable).with_name("mdm-gitops")
 ENVIRONMENTS: list[dict[str, Any]] = [
     {"name": "staging", "databaseUrlRef": "STAGING_URL"},
     {
@@ -59,18 +58,7 @@ def run(
     folder: Path, *arguments: str, code: int = 0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.lower().startswith("mdm_")}
-    done = subprocess.run(
-        [str(PROGRAM), *arguments],
-        cwd=folder,
-        env=kept | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    return forked.run(*arguments, cwd=folder, env=kept | variables, code=code)
 
 
 # --- overlays ---

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from psycopg import AsyncConnection
 from mdm_gitops.errors import Conflict, DefinitionError, InputError, NotFound
 from mdm_gitops.source import read_folder
 from mdm_gitops.source.revert import Revert, bring_in, prepare_revert
+from tests.support.program import run
 from tests.support.scenario import column, entity, tree
 from tests.support.warehouses import apply, plan
 
-PROGRAM = Path(sys.executable).with_name("mdm-gitops")
 ITEM = ("name", "note", "size", "weight", "color", "label")
 Tree = dict[str, Any]
 
@@ -310,15 +309,5 @@ def _run(
     repo: Repository, url: str, *arguments: str, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.lower().startswith("mdm_")}
-    done = subprocess.run(
-        [str(PROGRAM), *arguments],
-        cwd=repo.root,
-        env={**kept, "Mdm__Database__Url": url},
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
+    env = {**kept, "Mdm__Database__Url": url}
+    return run(*arguments, cwd=repo.root, env=env, code=code)
