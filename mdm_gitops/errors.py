@@ -64,6 +64,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "DEFINITION_CHANGED": Kind(title="Definition has changed", status=412),
         "ENTITY_EXISTS": Kind(title="Entity exists", status=409),
         "COMMON_ENTITY_NOT_FOUND": Kind(title="No such common entity", status=404),
+        "COMMON_ENTITY_CONFLICT": Kind(title="Newer version changes the same", status=409),
         "PACKAGE_UNREADABLE": Kind(title="Package cannot be read", status=400),
         "PACKAGE_UNSAFE": Kind(title="Package is refused", status=400),
         "PACKAGE_TOO_LARGE": Kind(title="Package is too large", status=413),
