@@ -42,7 +42,7 @@ from mdm_gitops.data.row_input import GivenRow, faults_of, read_row
 from mdm_gitops.data.row_json import MASK
 from mdm_gitops.data.rows import no_such_row
 from mdm_gitops.data.survivorship import Choice, Origin, Side, choose
-from mdm_gitops.data.target import Target, target_of
+from mdm_gitops.data.target import Referrer, Target, target_of
 from mdm_gitops.data.write_run import Line, run_write
 from mdm_gitops.data.write_sql import Operation, Status
 from mdm_gitops.errors import Conflict, InputError, MdmError, RowRefused, WarehouseLocked
@@ -418,7 +418,8 @@ class MergeWork:
             keys=old,
             spared=drawn.row_ids,
         )
-        if without := [name for name in sorted(held) if new[name] is None]:
+        keys = sorted({referrer.key for referrer in held})
+        if without := [name for name in keys if new[name] is None]:
             names = [self.target.entity.column_by_name[name].name for name in without]
             raise Conflict(
                 f"rows refer to the duplicate by {', '.join(names)}, which the survivor has no value of",
@@ -426,12 +427,19 @@ class MergeWork:
                 code="MERGE_REFERENCE_NO_VALUE",
                 columns=names,
             )
-        await self.relink(merge_id, {name: (old[name], new[name]) for name in held}, "mergeId")
+        await self.relink(
+            merge_id, held, {name: (old[name], new[name]) for name in keys}, "mergeId"
+        )
 
     async def relink(
-        self, merge_id: UUID, changed: Mapping[str, tuple[Any, Any]], word: str
+        self,
+        merge_id: UUID,
+        held: Sequence[Referrer],
+        changed: Mapping[str, tuple[Any, Any]],
+        word: str,
     ) -> None:
-        """Give what *merge_id* has noted the values after, instead of those before."""
+        """Give what *merge_id* has noted in the columns *held* the values after, instead of those
+        before."""
         # Row by row the references are wrong for a moment; at the commit they must be right.
         await self.conn.execute("SET CONSTRAINTS ALL DEFERRED")
         try:
@@ -441,7 +449,7 @@ class MergeWork:
                 target=self.target,
                 changed=changed,
                 author=self.author,
-                only=noted_links(self.asking, merge_id, {word: str(merge_id)}),
+                only=noted_links(self.asking, merge_id, held, {word: str(merge_id)}),
             )
         except RelinkRefused as refused:
             raise link_refused(self.asking, refused) from None

@@ -208,7 +208,8 @@ async def count_visible(
     With *merge_id* only of the rows that this merge has relinked.
     """
     counts = {}
-    for name, referrers in by_entity(target.referrers).items():
+    known = await linked(conn, asking, target, merge_id) if merge_id else target.referrers
+    for name, referrers in by_entity(known).items():
         entity = asking.state.entities[name].definition
         visible = _visible_or_none(asking, entity)
         if visible is None:
@@ -220,8 +221,8 @@ async def count_visible(
             if key is None:
                 continue
             column_type = target.type_of(referrer.key)
-            linked = _linked_sql(asking, f"%(column{number})s") if merge_id else "true"
-            held.append(f'(r."{referrer.column}" = %(key{number})s::{column_type} AND {linked})')
+            link = _linked_sql(asking, f"%(column{number})s") if merge_id else "true"
+            held.append(f'(r."{referrer.column}" = %(key{number})s::{column_type} AND {link})')
             values |= {f"key{number}": key, f"column{number}": referrer.column}
         if not held:
             continue
@@ -262,9 +263,9 @@ async def note_links(
     merge_id: UUID,
     keys: Mapping[str, Any],
     spared: Sequence[UUID],
-) -> set[str]:
-    """Lock and note what refers to *keys*, whoever may see it; return the keys that something holds."""
-    held = set()
+) -> list[Referrer]:
+    """Lock and note what refers to *keys*, whoever may see it; return where something does."""
+    held = []
     for referrer in target.referrers:
         key = keys.get(referrer.key)
         if key is None:
@@ -272,10 +273,25 @@ async def note_links(
         other = target_of(asking, asking.state.entities[referrer.entity])
         values = {"merge": merge_id, "entity": other.stored.entity_id, "spared": list(spared)}
         values |= {"column": referrer.column, "key": key}
+        noted = 0
         for sql in _note_statements(other, referrer.column):
-            if (await conn.execute(sql, values)).rowcount:
-                held.add(referrer.key)
+            noted += (await conn.execute(sql, values)).rowcount
+        if noted:
+            held.append(referrer)
     return held
+
+
+async def linked(
+    conn: AsyncConnection[Any], asking: Asking, target: Target, merge_id: UUID
+) -> list[Referrer]:
+    """Return the columns in which a merge has noted links."""
+    sql = (
+        f"SELECT DISTINCT l.entity_id, l.column_name FROM {target.config_sql('merge_link')} l"
+        " WHERE l.merge_id = %s"
+    )
+    found = set(await (await conn.execute(sql.encode(), [merge_id])).fetchall())
+    entities = asking.state.entities
+    return [r for r in target.referrers if (entities[r.entity].entity_id, r.column) in found]
 
 
 def _note_statements(other: Target, column: str) -> list[bytes]:
@@ -300,8 +316,11 @@ def _note_statements(other: Target, column: str) -> list[bytes]:
     return found
 
 
-def noted_links(asking: Asking, merge_id: UUID, detail: Mapping[str, Any]) -> Narrowing:
-    """Return the narrowing to what a merge has noted; a proposal that was written again since is none."""
+def noted_links(
+    asking: Asking, merge_id: UUID, held: Sequence[Referrer], detail: Mapping[str, Any]
+) -> Narrowing:
+    """Return the narrowing to what a merge has noted in the columns *held*; a proposal that was
+    written again since is no part of it."""
     link = (
         f'EXISTS (SELECT FROM "{asking.schemas.config}".merge_link l'
         " WHERE l.merge_id = %(merge)s::uuid AND l.entity_id = %(link_entity)s::bigint"
@@ -313,6 +332,7 @@ def noted_links(asking: Asking, merge_id: UUID, detail: Mapping[str, Any]) -> Na
         ' AND l.submitted_at = e."_sys_submitted_at")',
         values={"merge": merge_id},
         detail=detail,
+        links=frozenset((referrer.entity, referrer.column) for referrer in held),
     )
 
 
@@ -336,7 +356,7 @@ async def changed_links(
 ) -> list[ChangedLink]:
     """Return links of a merge that no longer hold one of *keys*, of the rows the caller may see."""
     found: list[ChangedLink] = []
-    for referrer in target.referrers:
+    for referrer in await linked(conn, asking, target, merge_id):
         entity = asking.state.entities[referrer.entity].definition
         visible = _visible_or_none(asking, entity)
         if visible is None:

@@ -38,10 +38,11 @@ class RelinkRefused(StateMoved):
 class Narrowing:
     """Which of those that hold a value are relinked: conditions on a row ``r`` and a proposal ``e``.
 
-    They may use the parameters ``link_entity`` and ``link_column`` beside those in *values*. *detail*
-    goes to the events.
+    They may use the parameters ``link_entity`` and ``link_column`` beside those in *values*. *links*
+    are the only columns (entity, column) that are looked at, None for all. *detail* goes to the events.
     """
 
+    links: frozenset[tuple[str, str]] | None = None
     rows: str = "true"
     proposals: str = "true"
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -109,7 +110,8 @@ async def relink(
     """
     by_nobody = replace(asking, principal=replace(asking.principal, is_global_admin=True))
     for referrer in target.referrers:
-        if referrer.key not in changed:
+        link = (referrer.entity, referrer.column)
+        if referrer.key not in changed or not (only.links is None or link in only.links):
             continue
         old, new = changed[referrer.key]
         other = target_of(by_nobody, by_nobody.state.entities[referrer.entity])

@@ -23,6 +23,7 @@ from mdm_gitops.data.merging_sql import (
     count_visible,
     has_unknown_links,
     held_record,
+    linked,
     standing_merge,
 )
 from mdm_gitops.data.proposals import lock_proposals
@@ -236,7 +237,8 @@ class UndoWork(MergeWork):
             for name, value in keys.items()
             if value is not None and before[name] is not None
         }
-        await self.relink(record.merge_id, changed, "undoneMergeId")
+        held = await linked(self.conn, self.asking, self.target, record.merge_id)
+        await self.relink(record.merge_id, held, changed, "undoneMergeId")
         detail = {"undoneMergeId": str(record.merge_id)}
         if pair.duplicate.is_deleted:
             line = await self.change_state(record.duplicate_id, Operation.RESTORE, detail)
