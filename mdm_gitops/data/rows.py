@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection
+from psycopg.pq.abc import PGresult
 
 from mdm_gitops.data.asking import (
     Asking,
@@ -184,8 +185,8 @@ async def get_row(
         asking, (stored.name, shape, past), lambda: _get_statement(asking, stored, shape, past=past)
     )
     values = {**statement.parameters(asking, as_of), "row_id": row_id}
-    record = (await _run(conn, statement, values, asking, prepare=seen))[0]
-    _, body, version, is_deleted = record
+    records = await _run(conn, statement, values, asking, prepare=seen)
+    body, version, is_deleted = (records.value(0, column) for column in range(3))
     if body is None or version is None:
         raise no_such_row(stored.definition, row_id)
     return Row(body=body, version=int(version), is_deleted=is_deleted == b"t")
@@ -214,9 +215,9 @@ async def get_rows(
         "row_ids": "{" + ",".join(map(str, row_ids)) + "}",
     }
     found = {}
-    for _, body, version, is_deleted, row_id in await _run(
-        conn, statement, values, asking, prepare=seen
-    ):
+    records = await _run(conn, statement, values, asking, prepare=seen)
+    for record in range(len(records)):
+        body, version, is_deleted, row_id = (records.value(record, column) for column in range(4))
         if body is not None and version is not None and row_id is not None:
             row = Row(body=body, version=int(version), is_deleted=is_deleted == b"t")
             found[UUID(row_id.decode())] = row
@@ -400,6 +401,29 @@ def _kept(asking: Asking, shape: tuple[Any, ...], build: Any) -> tuple[_Statemen
     return statement, not built
 
 
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What a statement gave, as the server sent it: at least one record, of nulls where there is no row.
+
+    Columns count from the first one after those of the envelope.
+    """
+
+    result: PGresult
+    first: int
+
+    def __len__(self) -> int:
+        return self.result.ntuples
+
+    def value(self, record: int, column: int) -> bytes | None:
+        return self.result.get_value(record, self.first + column)
+
+    def values(self, column: int, *, most: int) -> list[bytes]:
+        """Return what the first records hold in a column, without nulls."""
+        read, at = self.result.get_value, self.first + column
+        found = [read(record, at) for record in range(min(most, self.result.ntuples))]
+        return [value for value in found if value is not None]
+
+
 async def _run(
     conn: AsyncConnection[Any],
     statement: _Statement,
@@ -407,37 +431,29 @@ async def _run(
     asking: Asking,
     *,
     prepare: bool,
-) -> list[list[bytes | None]]:
-    """Run the statement and return its rows as the server sent them."""
+) -> _Records:
     with translated():
         prepared = (prepare or None) if statement.steady else False
         cursor = await conn.execute(statement.sql, values, prepare=prepared)
     result = cursor.pgresult
     assert result is not None
-    columns = range(result.nfields)
-    records = [[result.get_value(row, n) for n in columns] for row in range(result.ntuples)]
-    if int(records[0][0] or 0) != asking.state.revision:
+    if int(result.get_value(0, 0) or 0) != asking.state.revision:
         raise StateMoved
-    if statement.past and any(record.pop(1) == b"t" for record in records):
+    if statement.past and result.get_value(0, 1) == b"t":
         raise refuse_ahead()
-    return records
+    return _Records(result, 2 if statement.past else 1)
 
 
-def _page(
-    records: list[list[bytes | None]], statement: _Statement, request: ListRequest, scope: str
-) -> Page:
-    at = 2 if request.count else 1
-    rows = [record[at] for record in records]
-    present = [row for row in rows if row is not None]
-    has_more = len(present) > request.take
-    sent = present[: request.take]
+def _page(records: _Records, statement: _Statement, request: ListRequest, scope: str) -> Page:
+    at = 1 if request.count else 0
+    rows = records.values(at, most=request.take)
+    has_more = len(records) > request.take
     next_after = None
     if has_more:
-        last = records[request.take - 1]
-        key_text = last[at + 1] if statement.has_key_column else None
-        next_after = _cursor_after(sent[-1], key_text, statement.keys, scope)
-    total = int(records[0][1] or 0) if request.count else None
-    return Page(rows=sent, has_more=has_more, next_after=next_after, total=total)
+        key_text = records.value(request.take - 1, at + 1) if statement.has_key_column else None
+        next_after = _cursor_after(rows[-1], key_text, statement.keys, scope)
+    total = int(records.value(0, 0) or 0) if request.count else None
+    return Page(rows=rows, has_more=has_more, next_after=next_after, total=total)
 
 
 def _cursor_after(row: bytes, key_text: bytes | None, keys: tuple[SortKey, ...], scope: str) -> str:
