@@ -383,6 +383,16 @@ class DataSettings(_Section):
     IdempotencyHours: int = Field(
         default=24, ge=1, le=8_760, description="the answer to an `Idempotency-Key` is kept for"
     )
+    MatchMaxRows: int = Field(
+        default=1_000_000,
+        ge=1_000,
+        le=16_000_000,
+        description="a scan for duplicates compares this many rows at most; it takes about a kilobyte"
+        " of memory for each, in a process of its own",
+    )
+    MaxConcurrentScans: int = Field(
+        default=2, ge=1, le=64, description="scans for duplicates that a worker runs at once"
+    )
 
 
 class WebhookSettings(_Section):
