@@ -39,7 +39,7 @@ _FEW: Final = 5  # a shorter number alone is no key
 _Parts = tuple[tuple[str, ...], str | None]  # keys of one value, and what it begins with
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=20_000)
 def sound(word: str) -> str:
     """Return how *word*, folded and cleaned, sounds."""
     for written, said in _SOUNDS:
@@ -68,7 +68,7 @@ def match_keys(kinds: str, values: Sequence[str | None]) -> list[str]:
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
-@lru_cache(maxsize=100_000)
+@lru_cache(maxsize=20_000)
 def _parts(kind: str, value: str) -> _Parts:
     if kind == "d":
         return (f"={value[:10]}",), value[:4]

@@ -57,10 +57,14 @@ class ColumnScore:
 class Scorer:
     """Scores pairs of rows by fixed comparisons."""
 
-    def __init__(self, comparisons: Sequence[Comparison]) -> None:
+    def __init__(self, comparisons: Sequence[Comparison], *, remembered: int = 0) -> None:
+        """*remembered*: so many pairs of values are not compared again, column by column."""
         self.comparisons = tuple(comparisons)
         self._weights = [each.weight for each in self.comparisons]
-        self._kinds = [_KINDS[each.mode] for each in self.comparisons]
+        self._kinds = [
+            lru_cache(remembered)(_KINDS[each.mode]) if remembered else _KINDS[each.mode]
+            for each in self.comparisons
+        ]
         # What counts most comes first, so that most pairs are given up early.
         order = sorted(range(len(self._kinds)), key=lambda n: -self._weights[n])
         self._order = [(n, self._weights[n], self._kinds[n]) for n in order]
@@ -155,11 +159,6 @@ def _prepare(kind: str, value: str) -> str | None:
 # --- how alike two different values are -----------------------------------------------------------
 
 
-@lru_cache(maxsize=200_000)
-def _fuzzy(a: str, b: str) -> float:
-    return _alike(a, b)
-
-
 def _alike(a: str, b: str) -> float:
     if a == b:
         return 1.0
@@ -193,7 +192,6 @@ def _number(a: str, b: str) -> float:
         return 0.0
 
 
-@lru_cache(maxsize=50_000)
 def _date(a: str, b: str) -> float:
     one, other = (a[:4], a[5:7], a[8:10]), (b[:4], b[5:7], b[8:10])
     if one[0] == other[0] and one[1] == other[2] and one[2] == other[1]:
@@ -205,7 +203,7 @@ def _date(a: str, b: str) -> float:
 
 _KINDS: Final[Mapping[MatchMode, Callable[[str, str], float]]] = {
     MatchMode.EXACT: _exact,
-    MatchMode.FUZZY: _fuzzy,
+    MatchMode.FUZZY: _alike,
     MatchMode.PHONETIC: _phonetic,
     MatchMode.NUMBER: _number,
     MatchMode.DATE: _date,
