@@ -17,6 +17,7 @@ from mdm_api.schemas_deployment import DEPLOYMENT
 from mdm_api.schemas_events import EVENTS
 from mdm_api.schemas_merging import MERGING
 from mdm_api.schemas_rows import ROWS
+from mdm_api.schemas_search import SEARCH
 from mdm_gitops.errors import CATALOGUE
 from mdm_gitops.source.schemas import schema_text
 
@@ -32,6 +33,7 @@ def components() -> dict[str, Schema]:
         **ACCESS,
         **ROWS,
         **MERGING,
+        **SEARCH,
         **EVENTS,
         **DEFINITIONS,
         **DEPLOYMENT,

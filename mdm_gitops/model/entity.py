@@ -223,14 +223,18 @@ class Entity(Definition):
 
     @cached_property
     def searched_columns(self) -> tuple[Column, ...]:
-        """Columns that search looks into, indexed or not; never one that is restricted."""
+        """Columns that search looks into, indexed or not; never one that is restricted.
+
+        Short ones first, because of a row only so many words count.
+        """
         chosen = {fold(name) for name in self.search.columns}
-        return tuple(
+        found = (
             column
             for column in self.columns
             if (column.folded in chosen if chosen else column.data_type in TEXTUAL)
             and not column.restricted
         )
+        return tuple(sorted(found, key=lambda column: column.data_type is DataType.TEXT))
 
     def column(self, name: str) -> Column | None:
         return self.column_by_name.get(fold(name))

@@ -115,6 +115,8 @@ TABLE: dict[str, str] = {
     f"POST {E}/approve-batch": "404 403 403 200 404 200 200",
     f"POST {E}/reject/{{id}}": "404 403 403 200 404 200 200",
     f"POST {E}/reject-batch": "404 403 403 200 404 200 200",
+    "GET /api/v1/search/entities": ANY,
+    "GET /api/v1/search/data": ANY,
     "GET /api/v1/changes": ANY,
     "GET /api/changes": ANY,
     "GET /api/v1/audit": ROOT,
@@ -250,6 +252,8 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
             path += "?column=customer"
         case "column-suggestions":
             path += "?column=stage"
+        case "entities" | "data" if "/search/" in path:
+            path += "?q=c1"
         case "drop-archive-tables":
             body = {"confirm": "customer"}
         case "restore" if "/versions/" in operation:

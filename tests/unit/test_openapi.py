@@ -43,6 +43,8 @@ EXPECTED = {
     "POST /api/entities/{name}/saved-filters",
     "GET /api/entities/{name}/saved-filters/{filterName}",
     "DELETE /api/entities/{name}/saved-filters/{filterName}",
+    "GET /api/v1/search/entities",
+    "GET /api/v1/search/data",
     "GET /api/v1/me",
     "GET /api/v1/roles",
     "GET /api/v1/api-keys",
