@@ -70,6 +70,9 @@ DEFINITIONS: Final[dict[str, Schema]] = {
             "source": TEXT,
             "licence": TEXT,
             "installed": FLAG,
+            "installedVersion": optional(TEXT),
+            "changedLocally": optional(FLAG),
+            "upgradable": FLAG,
         }
     ),
     "CommonInstall": {
@@ -78,7 +81,12 @@ DEFINITIONS: Final[dict[str, Schema]] = {
         "additionalProperties": False,
     },
     "CommonInstalled": object_of(
-        {"installed": list_of(TEXT), "commit": optional(TEXT), "branch": optional(TEXT)}
+        {
+            "installed": list_of(TEXT),
+            "upgraded": list_of(TEXT),
+            "commit": optional(TEXT),
+            "branch": optional(TEXT),
+        }
     ),
     "PackageExport": {
         "type": "object",

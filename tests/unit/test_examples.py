@@ -214,6 +214,44 @@ def test_references_meet_a_row(example: str, entity: str) -> None:
         assert used - present == set(), column.name
 
 
+@pytest.mark.parametrize(("entity", "rows"), [("unit_of_measure", 2_136), ("time_zone", 598)])
+def test_optional_code_lists_keep_their_rules(entity: str, rows: int) -> None:
+    definition = entities_of("reference-data/optional")[entity]
+    found = seed_of("reference-data/optional", entity)
+    [key] = definition.key_columns
+    assert len(found) == rows == len({row[key] for row in found})
+    assert [row[key] for row in found] == sorted(row[key] for row in found)
+    columns = {column.name: column for column in definition.columns}
+    for row in found:
+        assert set(row) <= set(columns), row
+        wrong = {name: why_wrong(column, row.get(name)) for name, column in columns.items()}
+        assert not any(wrong.values()), (wrong, row)
+
+
+def test_a_time_zone_leads_to_a_country_and_to_a_zone_that_is_no_alias() -> None:
+    countries = {row["code"] for row in seed_of("reference-data", "country")}
+    zones = {row["name"]: row for row in seed_of("reference-data/optional", "time_zone")}
+    for zone in zones.values():
+        assert zone.get("country") in {None, *countries}
+        if "alias_of" in zone:
+            assert "alias_of" not in zones[zone["alias_of"]]
+
+
+def test_refreshing_optional_lists_only_copies() -> None:
+    script = runpy.run_path(str(EXAMPLES / "reference-data/optional/refresh_seeds.py"))
+    unit = {"CommonCode": "X1", "Name": " a  b ", "Symbol": "", "Status": "D"}
+    unit |= {"LevelAndCategory": "2.0", "Description": "", "ConversionFactor": " "}
+    assert list(script["units"]([unit])) == [
+        {"code": "X1", "name": "a b", "status": "deprecated", "level": "2"}
+    ]
+    table, links = "#c\nCH\t+4723+00832\tE/Z\tall\n", "R x\nL E/Z E/V\n"
+    found = {row["name"]: row for row in script["zones"](["E/Z", "E/V"], table, links)}
+    place = {"country": "CH", "coordinates": "+4723+00832", "comment": "all"}
+    assert found == {"E/Z": {"name": "E/Z", **place}, "E/V": {"name": "E/V", "alias_of": "E/Z"}}
+    with pytest.raises(SystemExit, match="'E/V' is not in the list"):
+        list(script["zones"](["E/Z"], table, links))
+
+
 def test_a_subdivision_belongs_to_the_country_of_its_code_and_of_its_parent() -> None:
     rows = {row["code"]: row for row in seed_of("reference-data", "subdivision")}
     for row in rows.values():
