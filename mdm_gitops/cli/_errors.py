@@ -18,6 +18,7 @@ from mdm_gitops.errors import DefinitionError, Finding, MdmError
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
+_SHOWN_ITEMS: Final = 20
 
 
 def run_and_exit(run: Callable[[list[str]], Any], args: Sequence[str] | None) -> NoReturn:
@@ -61,6 +62,17 @@ def show_error(error: MdmError, *, as_json: bool = False) -> None:
         _say_error(count_of(len(error.findings), "finding") + " in the definitions", "")
     else:
         _say_error(str(error), error.hint)
+        _say_items(error)
+
+
+def _say_items(error: MdmError) -> None:
+    """Tell each of the things that a server found wrong, and the id of what it cannot explain."""
+    for item in list(error.details.get("errors") or ())[:_SHOWN_ITEMS]:
+        if isinstance(item, dict) and item.get("message") not in (None, str(error)):
+            place = item.get("pointer") or item.get("column") or item.get("row") or ""
+            click.echo(f"  {place}{': ' if place else ''}{item['message']}", err=True)
+    if error.kind.status >= 500 and error.details.get("traceId"):
+        click.echo(f"trace: {error.details['traceId']}", err=True)
 
 
 def error_document(error: MdmError) -> dict[str, Any]:
@@ -68,7 +80,9 @@ def error_document(error: MdmError) -> dict[str, Any]:
     document: dict[str, Any] = {"code": error.kind_code, "message": str(error), "hint": error.hint}
     if isinstance(error, DefinitionError):
         document["findings"] = [finding_document(finding) for finding in error.findings]
-    return document
+    # What a server told of it: the items, and by which id its log knows the request.
+    told = {name: error.details[name] for name in ("errors", "traceId") if name in error.details}
+    return {**document, **told}
 
 
 def finding_document(finding: Finding) -> dict[str, Any]:

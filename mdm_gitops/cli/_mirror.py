@@ -201,10 +201,14 @@ def mirror(
     return command
 
 
+def _variable(place: str) -> str:
+    return f"at_{place.lower()}"
+
+
 def _decorators(what: Mirror, arguments: Mapping[str, str]) -> list[Callable[[Any], Any]]:
     found: list[Callable[[Any], Any]] = []
     for place in what.places:
-        found.append(click.argument(f"at_{place}", metavar=arguments[place]))
+        found.append(click.argument(_variable(place), metavar=arguments[place]))
     found += [_click_option(each) for each in what.options]
     if what.reads is not Input.NOTHING:
         found += _INPUTS[what.reads]
@@ -292,7 +296,7 @@ def _click_option(each: Option) -> Callable[[Any], Any]:
 
 
 async def _run(what: Mirror, remote: Remote, given: dict[str, Any]) -> None:
-    names = {place: given[f"at_{place}"] for place in what.places}
+    names = {place: given[_variable(place)] for place in what.places}
     if what.asks:
         confirm(what.asks.format(**names), yes=given["yes"])
     path = _PLACE.sub(lambda found: _segment(names[found[1]]), what.path)

@@ -111,11 +111,6 @@ def _tell_wait(seconds: float) -> None:
         say(f"the server is busy, trying again in {seconds:.0f} s")
 
 
-def trace_of(error: MdmError) -> str:
-    """Return the trace id by which the log of the server has *error*, "" if it told none."""
-    return str(error.details.get("traceId") or "")
-
-
 # --- files ----------------------------------------------------------------------------------------
 
 

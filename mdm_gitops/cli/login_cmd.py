@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import webbrowser
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import click
@@ -127,7 +128,8 @@ def _tell_code(code: DeviceCode) -> None:
 
 def _open(page: str) -> None:
     say(f"opening a browser; if none appears, open\n{page}")
-    webbrowser.open(page)
+    # Some browsers are waited for until they are closed, and the answer comes before that.
+    Thread(target=webbrowser.open, args=[page], daemon=True).start()
 
 
 def _has_browser() -> bool:

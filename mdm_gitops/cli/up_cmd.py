@@ -128,13 +128,16 @@ class Up:
     async def _reconcile_and_serve(self, url: str, stack: AsyncExitStack) -> None:
         from mdm_gitops.cli._telling import Telling
         from mdm_operator import Reconciler
+        from mdm_operator.metrics import Numbers, serving_numbers
+        from mdm_operator.reconcile import Listeners
 
+        numbers = Numbers()
         reconciler = Reconciler(
             self.directory,
             url=url,
             settings=self.settings,
             stop=self.stop,
-            listener=Telling(self.directory, brief_first=True),
+            listener=Listeners(Telling(self.directory, brief_first=True), numbers),
             approve_first=True,
             among_several=self.bound is not None,
         )
@@ -143,7 +146,8 @@ class Up:
         if self.bound is None:
             self._end_once(run)
         elif not self.stop.is_set():
-            await self._serve(url, reconciler, self.bound)
+            async with serving_numbers(numbers, reconciler, self.settings.Operator):
+                await self._serve(url, reconciler, self.bound)
 
     async def _first(self, reconciler: Reconciler) -> Run | None:
         try:
