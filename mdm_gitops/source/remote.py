@@ -221,6 +221,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # The first process of a container inherits what git had started, and nobody else buries it.
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-process.pid, 0)
 
 
 def _said(file: IO[bytes]) -> str:

@@ -81,7 +81,7 @@ class Deciding:
             kept = await self.keep(_in_sync(plan), deployed, rules)
             plan = await self._plan(definitions)
         found = await self._decide(definitions, plan, rules, deployed, is_first=is_first)
-        return replace(found, healed=kept.healed) if kept else found
+        return replace(found, healed=found.healed + kept.healed) if kept else found
 
     async def _decide(
         self,
@@ -133,8 +133,7 @@ class Deciding:
             applied = await self._carry_out(definitions, plan, target=names)
         except _FOR_LATER:  # why the commit waits is what must be told
             return replace(found, drift=len(plan.drift))
-        healed = len(applied.plan.changes)
-        return replace(found, healed=healed, drift=_strange(applied.plan))
+        return replace(found, healed=_healed(applied.plan), drift=_strange(applied.plan))
 
     # --- ways to end ---
 
@@ -147,21 +146,12 @@ class Deciding:
         approved: bool = False,
         target: Iterable[str] = (),
     ) -> Found:
-        allowances = rules.allowances(definitions)
-        try:
-            refuse_blocked(plan, allowances)
-        except PlanRefused as error:
-            # A person who approves a plan allows no test of access that fails by the time of it.
-            allowable = all(r.code is RefusalCode.PRUNE_CAP for r in plan.refusals)
-            outcome = Outcome.APPROVAL_PENDING if allowable else Outcome.BLOCKED
-            return _waiting(outcome, plan, error)
-        try:
-            if not approved:
-                refuse_hazards(plan, definitions, allowances)
-        except PlanRefused as error:
-            return _waiting(Outcome.APPROVAL_PENDING, plan, error)
+        obstacle = self._obstacle(definitions, plan, rules, approved=approved)
+        if obstacle is not None:
+            return obstacle
         if not rules.window_is_open and not approved:
             return _closed(plan, rules)
+        allowances = rules.allowances(definitions)
         applied = await self._carry_out(
             definitions, plan, approved=approved, allowances=allowances, target=target
         )
@@ -177,7 +167,8 @@ class Deciding:
         try:
             refuse_blocked(plan, allowances)
         except PlanRefused as error:
-            allowable = all(refusal.code.allowable for refusal in plan.refusals)
+            # A person who approves a plan allows no test of access that fails by the time of it.
+            allowable = all(r.code is RefusalCode.PRUNE_CAP for r in plan.refusals)
             outcome = Outcome.APPROVAL_PENDING if allowable else Outcome.BLOCKED
             return _waiting(outcome, plan, error)
         try:
@@ -230,7 +221,9 @@ class Deciding:
         found = await self._left(plan)
         if verdict is Verdict.WAIT:
             found = await self._wait(definitions, plan, _every_plan_waits(plan), deployed)
-        return replace(found, changes=found.changes + (done.changes if done else 0))
+        if done is None:
+            return found
+        return replace(found, changes=found.changes + done.changes, healed=done.healed)
 
     async def _left(self, plan: Plan) -> Found:
         await end_plans(self.conn, schemas=schemas_of(self.settings))
@@ -416,12 +409,17 @@ def _applied(applied: Applied) -> Found:
         commit=plan.base_commit,
         changes=len(plan.changes),
         drift=_strange(plan),
+        healed=_healed(plan),
     )
 
 
 def _strange(plan: Plan) -> int:
     """What is ours has been set right; what is not ours is left alone and still there."""
     return sum(item.kind is DriftKind.STRANGE for item in plan.drift)
+
+
+def _healed(plan: Plan) -> int:
+    return len(plan.drift) - _strange(plan)
 
 
 def _count(number: int, noun: str, many: str = "") -> str:

@@ -83,7 +83,7 @@ class Run:
     drift: int | None = None  # differences made by hand that remain; None: nobody could look
     verified: bool | None = None  # None: nobody has to sign, or nobody could look
     signer: str = ""
-    healed: int = 0  # drift that was set right while the commit itself waits
+    healed: int = 0  # differences made by hand that were set right
     code: str = ""  # of *error*; kept where the error itself is not
     hint: str = ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,10 @@ def test_once_with_a_change_that_wants_a_person(repository: SmallRepository) -> 
 
 
 def test_it_serves_follows_edits_and_leaves_nothing_running(repository: SmallRepository) -> None:
-    up = Up(repository.root).wait_until_ready()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        numbers = free.getsockname()[1]
+    up = Up(repository.root, Mdm__Operator__MetricsPort=str(numbers)).wait_until_ready()
     try:
         assert len(servers_of(repository.root)) >= 2
         status, answer = up.get("/api/v1/entities/country/data?sort=-code&fields=code")
@@ -83,6 +87,8 @@ def test_it_serves_follows_edits_and_leaves_nothing_running(repository: SmallRep
         assert up.get("/readyz")[0] == 200
         repository.remove_last_column()
         up.wait_for("in sync:")
+        with urllib.request.urlopen(f"http://127.0.0.1:{numbers}/metrics", timeout=60) as answer:
+            assert 'mdm_gitops_reconcile_total{result="applied"} 2.0' in answer.read().decode()
 
         assert up.stop() == 0
         assert "Stopped" in up.log and "Traceback" not in up.log

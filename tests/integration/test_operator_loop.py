@@ -20,6 +20,7 @@ from mdm_gitops.warehouse.apply import LOCK_PURPOSE, Progress
 from mdm_gitops.warehouse.lock import alone
 from mdm_operator import Reconciler, run_operator
 from mdm_operator.loop import Pace
+from mdm_operator.metrics import Numbers
 from mdm_operator.reconcile import Listener
 from mdm_operator.state import ConditionType, Outcome, Run
 from tests.small_repository import SmallRepository
@@ -255,6 +256,53 @@ async def test_drift_is_set_right_and_strangers_are_left_alone(
         await asyncio.sleep(0.02)
         assert await outcome_of(reconciler) is Outcome.IN_SYNC
         assert not reconciler.state.is_true(ConditionType.DRIFT_DETECTED)
+
+
+async def test_numbers_follow_what_happens(
+    repository: SmallRepository, database_url: str, conn: Conn
+) -> None:
+    numbers = Numbers()
+
+    async with operating(
+        repository, database_url, check_interval_s=0.01, listener=numbers
+    ) as reconciler:
+
+        def shown(name: str) -> float | None:
+            lines = numbers.text(reconciler).decode().splitlines()
+            return next(
+                (float(line[len(name) :]) for line in lines if line.startswith(f"{name} ")), None
+            )
+
+        assert shown("mdm_gitops_last_success_timestamp_seconds") == 0
+        await reconciler.step()
+        assert shown('mdm_gitops_reconcile_total{result="applied"}') == 1
+        assert shown("mdm_gitops_reconcile_duration_seconds_count") == 1
+        assert shown('mdm_gitops_condition{type="Ready"}') == 1
+        assert (shown("mdm_gitops_last_success_timestamp_seconds") or 0) > time.time() - 3600
+        await conn.execute("DROP INDEX mdm_data.country__uq_code")
+        await conn.execute("ALTER TABLE mdm_data.country ADD COLUMN note text")
+        await reconciler.step()
+        assert shown('mdm_gitops_drift{entity="country"}') == 2, "when it was found"
+        assert shown("mdm_gitops_healed_total") == 1
+        await reconciler.step()
+        assert shown('mdm_gitops_drift{entity="country"}') == 1, "the stranger"
+        assert shown('mdm_gitops_condition{type="DriftDetected"}') == 1
+        await conn.execute("ALTER TABLE mdm_data.country DROP COLUMN note")
+        await asyncio.sleep(0.02)  # longer than the interval of checks
+        await reconciler.step()
+        assert shown('mdm_gitops_drift{entity="country"}') is None
+        repository.add_column("flag", "colour: red")
+        await conn.execute("DROP INDEX mdm_data.country__uq_code")
+        assert await outcome_of(reconciler) is Outcome.INVALID
+        assert shown("mdm_gitops_healed_total") == 2, "while the commit waits"
+        assert shown('mdm_gitops_condition{type="Stalled"}') == 1
+        repository.remove_last_column()
+        repository.add_column("capital")
+        async with alone(conn, purpose=LOCK_PURPOSE, schema="mdm", timeout_s=0, doing="testing"):
+            with pytest.raises(WarehouseLocked):
+                await reconciler.step()
+        assert shown("mdm_gitops_lock_retries_total") == 1
+        assert shown('mdm_gitops_reconcile_total{result="failed"}') == 1
 
 
 async def test_a_deployment_by_somebody_else_is_noticed_at_once(

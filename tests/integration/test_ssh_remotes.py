@@ -3,9 +3,11 @@ and that no address, path or host gets anything run here."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from tests.integration.test_remotes import git
 from tests.small_repository import SmallRepository
 from tests.support.ssh_host import STALLS, Key, SshHost, new_key, ssh_host
 
+PR_SET_CHILD_SUBREAPER = 36
 ANA = Author(actor="user:ana@example.com")
 
 
@@ -318,6 +321,33 @@ def test_a_host_that_lets_us_in_and_says_nothing_then_is_given_up(
             break
     assert host.asked
     assert none_is_left(f"-p {host.port}")
+
+
+@contextmanager
+def first_process() -> Iterator[None]:
+    """Let this process inherit orphans, as the first one of a container does."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such processes")
+def test_what_is_given_up_leaves_no_dead_process(mirror: Path, right: Credentials) -> None:
+    with first_process(), a_port_that(lambda _: None) as port:
+        before = the_dead()
+        asked = Remote(url=f"ssh://git@127.0.0.1:{port}/x.git", credentials=right, timeout_s=1.0)
+        refused(asked, mirror)
+        assert the_dead() <= before
+
+
+def the_dead() -> set[str]:
+    """The processes that ended as children of this one, and that nobody has waited for."""
+    command = ("ps", "--ppid", str(os.getpid()), "-o", "stat=,pid=")
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {line for line in shown.stdout.splitlines() if line.startswith("Z")}
 
 
 def test_a_host_that_hangs_up(mirror: Path, right: Credentials) -> None:
