@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-from pydantic import ValidationError
 
 from mdm_gitops.errors import Conflict
 from mdm_gitops.model import Entity
@@ -99,12 +98,8 @@ def merge_definition(former: Former, local: Entity, new: Entity) -> Entity:
     )
     merge.refuse(new)
     document = {**merged, "version": new.version, "domain": local.domain}
-    try:
-        return Entity.model_validate(document)
-    except ValidationError:
-        raise _conflict(
-            new, ["the definition as a whole: the changes do not fit together"]
-        ) from None
+    # Whether the changes fit together is asked of the whole repository, before the commit.
+    return Entity.model_validate(document)
 
 
 def merge_rows(
