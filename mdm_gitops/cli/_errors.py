@@ -81,8 +81,9 @@ def error_document(error: MdmError) -> dict[str, Any]:
     if isinstance(error, DefinitionError):
         document["findings"] = [finding_document(finding) for finding in error.findings]
     # What a server told of it: the items, and by which id its log knows the request.
-    told = {name: error.details[name] for name in ("errors", "traceId") if name in error.details}
-    return {**document, **told}
+    told = ("errors", "traceId")
+    document |= {name: error.details[name] for name in told if name in error.details}
+    return document
 
 
 def finding_document(finding: Finding) -> dict[str, Any]:

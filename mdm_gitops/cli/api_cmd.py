@@ -152,7 +152,7 @@ def _tell(answer: Answer) -> None:
 
 def _whole(path: str) -> str:
     if "://" in path or path.startswith("//"):
-        raise click.UsageError("PATH is a path of the server; --url or a profile names the server")
+        raise click.UsageError("a whole URL is no PATH; --url or a profile names the server")
     if not path.startswith("/"):
         path = "/" + path
     first = path.split("/", 2)[1].partition("?")[0]

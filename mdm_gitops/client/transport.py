@@ -124,9 +124,7 @@ class Transport:
         self._limits = limits
         # Reading all known authorities costs more than a request; without TLS nobody asks for them.
         has_tls = connection.url.startswith("https:")
-        self._http = httpx2.AsyncClient(
-            transport=transport, follow_redirects=False, verify=has_tls, trust_env=has_tls
-        )
+        self._http = httpx2.AsyncClient(transport=transport, follow_redirects=False, verify=has_tls)
 
     async def close(self) -> None:
         await self._http.aclose()

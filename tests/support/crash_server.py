@@ -25,16 +25,20 @@ _PROJECT = "name: lab\napiVersion: mdm-gitops/v1\ndomains: [{name: lab}]\n"
 class Server:
     """``with Server(folder, url) as server``: answering at ``server.url``."""
 
-    def __init__(self, folder: Path, database_url: str, *, workers: int = 2) -> None:
+    def __init__(
+        self, folder: Path, database_url: str, *, workers: int = 2, **variables: str
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        (folder / "mdm.yaml").write_text(_PROJECT)
-        self._log = folder / "log"
+        if not (folder / "mdm.yaml").exists():
+            (folder / "mdm.yaml").write_text(_PROJECT)
+        self._log = folder.with_suffix(".log") if (folder / ".git").exists() else folder / "log"
         self._workers = workers
         self._command = [PROGRAM, "serve", str(folder), "--port", "0", "--workers", str(workers)]
         self._environment = environment(
             Mdm__Database__Url=database_url,
             Mdm__Auth__BootstrapApiKey="bootstrap-key-of-the-tests",
             Mdm__RateLimit__Enabled="false",
+            **variables,
         )
         self.url = ""
 
