@@ -74,9 +74,7 @@ class served:
 
     def __init__(self, app: Starlette) -> None:
         self._lifespan = app.router.lifespan_context(app)
-        self._client = Client(
-            transport=httpx2.ASGITransport(app=app), base_url="http://mdm.example"
-        )
+        self._client = client_of(app)
 
     async def __aenter__(self) -> Client:
         await self._lifespan.__aenter__()
@@ -85,6 +83,11 @@ class served:
     async def __aexit__(self, *exc: object) -> None:
         await self._client.aclose()
         await self._lifespan.__aexit__(None, None, None)
+
+
+def client_of(app: Starlette) -> Client:
+    """Return one more client of an *app* that is served already, with headers of its own."""
+    return Client(transport=httpx2.ASGITransport(app=app), base_url="http://mdm.example")
 
 
 async def add_key(conn: AsyncConnection[Any], name: str, **values: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import httpx2
 import pytest
 from psycopg import AsyncConnection
+from starlette.applications import Starlette
 
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
@@ -17,9 +18,9 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.conftest import DatabaseMaker
+from tests.conftest import DatabaseMaker, Prepare
 from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, add_key, problem, served
+from tests.integration.test_api_basics import KEY, add_key, client_of, problem, served
 from tests.unit.test_likeness import LETTERS
 
 pytestmark = pytest.mark.anyio
@@ -105,6 +106,9 @@ SUGGESTIONS = "/api/v1/entities/customer/data/column-suggestions"
 Rows = Sequence[Mapping[str, Any]]
 
 
+KEYS: dict[str, str] = {}  # of those whom the warehouse knows, made with it
+
+
 async def prepared(conn: AsyncConnection[Any], cities: Rows, customers: Rows) -> dict[str, str]:
     """Deploy, insert, and return the keys by name."""
     await by_hand.deploy(conn, read_tree(FILES))
@@ -115,15 +119,31 @@ async def prepared(conn: AsyncConnection[Any], cities: Rows, customers: Rows) ->
     return {"root": KEY, "some": await add_key(conn, "some"), "crm": await add_key(conn, "crm")}
 
 
-@pytest.fixture
-async def keys(database_url: str) -> AsyncIterator[dict[str, str]]:
-    async with await connect(database_url, application_name="test") as conn:
-        yield await prepared(conn, CITIES, CUSTOMERS)
+async def choices(conn: AsyncConnection[Any]) -> None:
+    KEYS.update(await prepared(conn, CITIES, CUSTOMERS))
+
+
+@pytest.fixture(scope="module")
+def shared_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(choices)
+
+
+@pytest.fixture(scope="module")
+async def shared_app(shared_url: str) -> AsyncIterator[Starlette]:
+    """The warehouse that the tests read and none changes."""
+    app = create_app(database_url=shared_url, settings=Settings())
+    async with served(app):
+        yield app
 
 
 @pytest.fixture
-async def client(database_url: str, keys: dict[str, str]) -> AsyncIterator[Client]:
-    async with served(create_app(database_url=database_url, settings=Settings())) as client:
+def keys(shared_url: str) -> dict[str, str]:
+    return KEYS
+
+
+@pytest.fixture
+async def client(shared_app: Starlette) -> AsyncIterator[Client]:
+    async with client_of(shared_app) as client:
         client.headers["X-API-Key"] = KEY
         yield client
 

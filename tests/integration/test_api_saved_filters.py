@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -16,8 +16,8 @@ from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.data.saved_filters import MAX_PER_ENTITY
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration.test_api_basics import KEY, add_key, problem, served
 from tests.support import warehouses as on
 
@@ -68,24 +68,44 @@ def files(**changes: bytes) -> dict[str, bytes]:
     return {**FILES, **{f"entities/{name}.yaml": text for name, text in changes.items()}}
 
 
-@pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await on.apply(conn, read_tree(FILES))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        yield conn
+KEYS: dict[str, str] = {}  # of those whom the warehouse knows, made with it
+
+
+async def warehouse(conn: AsyncConnection[Any]) -> None:
+    await on.apply(conn, read_tree(FILES))
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    for name in ("reader", "other", "narrow", "nobody"):
+        KEYS[name] = await add_key(conn, name)
 
 
 @pytest.fixture
-async def keys(conn: AsyncConnection[Any]) -> dict[str, str]:
-    return {name: await add_key(conn, name) for name in ("reader", "other", "narrow", "nobody")}
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(warehouse)
 
 
 @pytest.fixture
-async def client(database_url: str, keys: dict[str, str]) -> AsyncIterator[Client]:
+def keys(database_url: str) -> dict[str, str]:
+    return KEYS
+
+
+@pytest.fixture
+async def client(database_url: str) -> AsyncIterator[Client]:
     """A reader's client: neither restricted columns nor writing."""
     async with served(create_app(database_url=database_url, settings=_unlimited())) as client:
-        client.headers["X-API-Key"] = keys["reader"]
+        client.headers["X-API-Key"] = KEYS["reader"]
+        yield client
+
+
+@pytest.fixture(scope="module")
+def shared_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(warehouse)
+
+
+@pytest.fixture(scope="module")
+async def tidy(shared_url: str) -> AsyncIterator[Client]:
+    """The same client for tests that save nothing, or delete what they saved, and look."""
+    async with served(create_app(database_url=shared_url, settings=_unlimited())) as client:
+        client.headers["X-API-Key"] = KEYS["reader"]
         yield client
 
 
@@ -212,14 +232,14 @@ async def test_there_are_not_more_than_allowed(client: Client) -> None:
         "two  spaces",
     ],
 )
-async def test_odd_names_are_names(client: Client, name: str) -> None:
-    created = await client.post(PATH, json={"name": name})
+async def test_odd_names_are_names(tidy: Client, name: str) -> None:
+    created = await tidy.post(PATH, json={"name": name})
     assert created.status_code == 201, created.text
     assert created.headers["location"] == f"{PATH}/{quote(name, safe='')}"
-    got = await client.get(created.headers["location"])
+    got = await tidy.get(created.headers["location"])
     assert got.json()["name"] == name
-    assert (await client.delete(created.headers["location"])).status_code == 204
-    assert await names(client) == []
+    assert (await tidy.delete(created.headers["location"])).status_code == 204
+    assert await names(tidy) == []
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -257,10 +277,10 @@ async def test_odd_names_are_names(client: Client, name: str) -> None:
     ],
 )
 async def test_what_cannot_be_asked_cannot_be_saved(
-    client: Client, members: dict[str, Any], status: int, code: str
+    tidy: Client, members: dict[str, Any], status: int, code: str
 ) -> None:
-    assert problem(await client.post(PATH, json=members)) == (status, code)
-    assert await names(client) == []
+    assert problem(await tidy.post(PATH, json=members)) == (status, code)
+    assert await names(tidy) == []
 
 
 async def test_masked_columns_may_be_shown(client: Client) -> None:
@@ -405,8 +425,8 @@ async def test_a_plan_without_changes_asks_for_no_saved_filter(
 
 
 @pytest.mark.parametrize("raw", ["%00", "a%00b", "%FF", "%ED%A0%80", "x" * 5_000, "", "%2E%2E"])
-async def test_names_that_nothing_can_have_are_not_found(client: Client, raw: str) -> None:
+async def test_names_that_nothing_can_have_are_not_found(tidy: Client, raw: str) -> None:
     for method in ("GET", "DELETE"):
-        response = await client.request(method, f"{PATH}/{raw}")
+        response = await tidy.request(method, f"{PATH}/{raw}")
         assert response.status_code in (400, 404), response.text
         problem(response)

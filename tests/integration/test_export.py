@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 from xml.etree import ElementTree
@@ -26,8 +26,9 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
+from tests.conftest import DatabaseMaker, Prepare
 from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, Client, add_key, problem, served
+from tests.integration.test_api_basics import KEY, Client, add_key, client_of, problem, served
 from tests.integration.test_rows import COUNTRIES, FILES, PEOPLE
 
 pytestmark = pytest.mark.anyio
@@ -37,28 +38,51 @@ FORMATS = ("csv", "json", "xlsx")
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 
 
-@pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        permissions = FILES["permissions.yaml"]
-        for name in (b"swiss", b"self", b"hr", b"reader"):
-            permissions = permissions.replace(b"[%s]" % name, b'["apikey:%s"]' % name)
-        permissions = permissions.replace(b'domains: ["apikey:hr"]', b"domains: [hr]")
-        await by_hand.deploy(conn, read_tree({**FILES, "permissions.yaml": permissions}))
-        await by_hand.insert(conn, "country", COUNTRIES)
-        await by_hand.insert(conn, "person", PEOPLE)
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        yield conn
+KEYS: dict[str, str] = {}  # of those whom the warehouse knows, made with it
+
+
+async def warehouse(conn: AsyncConnection[Any]) -> None:
+    permissions = FILES["permissions.yaml"]
+    for name in (b"swiss", b"self", b"hr", b"reader"):
+        permissions = permissions.replace(b"[%s]" % name, b'["apikey:%s"]' % name)
+    permissions = permissions.replace(b'domains: ["apikey:hr"]', b"domains: [hr]")
+    await by_hand.deploy(conn, read_tree({**FILES, "permissions.yaml": permissions}))
+    await by_hand.insert(conn, "country", COUNTRIES)
+    await by_hand.insert(conn, "person", PEOPLE)
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    for name in ("swiss", "hr", "reader"):
+        KEYS[name] = await add_key(conn, name)
+
+
+@pytest.fixture(scope="module")
+def shared_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(warehouse)
+
+
+@pytest.fixture(scope="module")
+async def shared_app(shared_url: str) -> AsyncIterator[Starlette]:
+    app = create_app(database_url=shared_url, settings=Settings())
+    async with served(app):
+        yield app
 
 
 @pytest.fixture
-def app(database_url: str, conn: AsyncConnection[Any]) -> Starlette:
-    return create_app(database_url=database_url, settings=Settings())
+async def client(shared_app: Starlette) -> AsyncIterator[Client]:
+    """A Global Admin's client of the warehouse that many tests read and none changes."""
+    async with client_of(shared_app) as client:
+        client.headers["X-API-Key"] = KEY
+        yield client
 
 
 @pytest.fixture
-async def client(app: Starlette) -> AsyncIterator[Client]:
-    async with served(app) as client:
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    """The same warehouse for a test that changes it."""
+    return copy_of(warehouse)
+
+
+@pytest.fixture
+async def own(database_url: str) -> AsyncIterator[Client]:
+    async with served(create_app(database_url=database_url, settings=Settings())) as client:
         client.headers["X-API-Key"] = KEY
         yield client
 
@@ -203,7 +227,7 @@ async def test_without_any_order_to_keep_all_rows_are_there_and_parts_have_one(
 
 @pytest.mark.parametrize("rows", [1, 2, 1_999, 5_000])
 async def test_more_rows_than_a_chunk_holds(
-    client: Client, conn: AsyncConnection[Any], rows: int
+    own: Client, conn: AsyncConnection[Any], rows: int
 ) -> None:
     await conn.execute(
         "INSERT INTO mdm_data.country (_sys_id, code, name, _sys_created_at, _sys_created_by,"
@@ -213,10 +237,10 @@ async def test_more_rows_than_a_chunk_holds(
     )
     asked = {"filter": "[name] STARTSWITH 'yyy'", "fields": "code"}
     expected = {f"x{n}" for n in range(1, rows + 1)}
-    assert {row["code"] for row in await exported(client, COUNTRY, **asked)} == expected
-    text = (await client.get(COUNTRY, params={**asked, "fields": "code,name"})).text
+    assert {row["code"] for row in await exported(own, COUNTRY, **asked)} == expected
+    text = (await own.get(COUNTRY, params={**asked, "fields": "code,name"})).text
     assert [len(row["Name"]) for row in csv.DictReader(io.StringIO(text))] == [400] * rows
-    book = await client.get(COUNTRY, params={**asked, "format": "xlsx"})
+    book = await own.get(COUNTRY, params={**asked, "format": "xlsx"})
     assert {cells[0][1] for cells in sheet(book.content)[1:]} == expected
 
 
@@ -232,11 +256,11 @@ async def test_head_answers_the_headers_alone(client: Client) -> None:
 
 @pytest.mark.parametrize("format_", FORMATS)
 async def test_restricted_values_are_masked_unless_the_caller_may_see_them(
-    client: Client, conn: AsyncConnection[Any], format_: str
+    client: Client, format_: str
 ) -> None:
     seen = {}
     for name in ("reader", "hr"):
-        client.headers["X-API-Key"] = await add_key(conn, name)
+        client.headers["X-API-Key"] = KEYS[name]
         asked = {"format": format_, "fields": "login,salary", "sort": "login"}
         response = await client.get(PERSON, params=asked)
         assert response.status_code == 200, response.text
@@ -252,9 +276,9 @@ async def test_restricted_values_are_masked_unless_the_caller_may_see_them(
 
 @pytest.mark.parametrize("format_", FORMATS)
 async def test_only_rows_that_pass_the_row_filter_are_exported(
-    client: Client, conn: AsyncConnection[Any], format_: str
+    client: Client, format_: str
 ) -> None:
-    client.headers["X-API-Key"] = await add_key(conn, "swiss")
+    client.headers["X-API-Key"] = KEYS["swiss"]
     for asked in ({}, {"filter": "[code] = 'CH' OR [code] = 'DE'"}, {"state": "all"}):
         response = await client.get(COUNTRY, params={"format": format_, **asked})
         content = response.content
@@ -314,14 +338,13 @@ async def test_only_rows_that_pass_the_row_filter_are_exported(
 @pytest.mark.parametrize("format_", FORMATS)
 async def test_refusals_are_problem_documents(
     client: Client,
-    conn: AsyncConnection[Any],
     key: str,
     path: str,
     asked: dict[str, str],
     expected: tuple[int, str],
     format_: str,
 ) -> None:
-    client.headers["X-API-Key"] = await add_key(conn, key)
+    client.headers["X-API-Key"] = KEYS[key]
     assert problem(await client.get(path, params={"format": format_, **asked})) == expected
 
 
@@ -330,39 +353,37 @@ async def test_without_a_key_nothing_is_told(client: Client) -> None:
     assert problem(await client.get(COUNTRY)) == (401, "AUTH_REQUIRED")
 
 
-async def test_a_tier_without_exports_says_so(
-    database_url: str, conn: AsyncConnection[Any]
-) -> None:
-    app = create_app(database_url=database_url, settings=Settings(Tier="Community"))
+async def test_a_tier_without_exports_says_so(shared_url: str) -> None:
+    app = create_app(database_url=shared_url, settings=Settings(Tier="Community"))
     async with served(app) as client:
         client.headers["X-API-Key"] = KEY
         assert problem(await client.get(COUNTRY)) == (403, "TIER_REQUIRED")
 
 
 async def test_a_right_that_is_taken_away_is_gone_at_once(
-    client: Client, conn: AsyncConnection[Any]
+    own: Client, conn: AsyncConnection[Any]
 ) -> None:
-    client.headers["X-API-Key"] = await add_key(conn, "reader")
-    assert (await client.get(COUNTRY)).status_code == 200
+    own.headers["X-API-Key"] = KEYS["reader"]
+    assert (await own.get(COUNTRY)).status_code == 200
     await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:reader'")
-    assert problem(await client.get(COUNTRY)) == (404, "ENTITY_NOT_FOUND")
+    assert problem(await own.get(COUNTRY)) == (404, "ENTITY_NOT_FOUND")
     await conn.execute(
         "INSERT INTO mdm.permission (principal, domain, entity, actions, row_filter) VALUES"
         " ('apikey:reader', 'ref', 'country', '{read}', '[code] = ''IT''')"
     )
-    assert [row["code"] for row in await exported(client, COUNTRY)] == ["IT"]
+    assert [row["code"] for row in await exported(own, COUNTRY)] == ["IT"]
 
 
 async def test_columns_that_change_places_meanwhile_show_nothing(
-    client: Client, conn: AsyncConnection[Any]
+    own: Client, conn: AsyncConnection[Any]
 ) -> None:
     """A deployment that the export has to wait for counts: rights and columns are read after it."""
-    client.headers["X-API-Key"] = await add_key(conn, "reader")
+    own.headers["X-API-Key"] = KEYS["reader"]
     async with conn.transaction():
         for old, new in (("login", "tmp"), ("boss", "login"), ("tmp", "boss")):
             await conn.execute(f"ALTER TABLE mdm_data.person RENAME COLUMN {old} TO {new}".encode())
         await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:reader'")
-        asked = asyncio.create_task(client.get(PERSON))
+        asked = asyncio.create_task(own.get(PERSON))
         for _ in range(200):
             await asyncio.sleep(0.02)
             waiting = await conn.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
@@ -412,10 +433,10 @@ async def test_rights_and_rows_are_of_one_snapshot(
     [("x" * 32_767, 200), ("x" * 32_768, 400), ("ü" * 32_767, 200), ("😀" * 16_384, 400)],
 )
 async def test_a_text_that_no_cell_holds_is_refused_not_cut(
-    client: Client, conn: AsyncConnection[Any], text: str, status: int
+    own: Client, conn: AsyncConnection[Any], text: str, status: int
 ) -> None:
     await conn.execute("UPDATE mdm_data.country SET name = %s WHERE code = 'IT'", [text])
-    response = await client.get(COUNTRY, params={"format": "xlsx"})
+    response = await own.get(COUNTRY, params={"format": "xlsx"})
     assert response.status_code == status
     if status == 200:
         assert sheet(response.content)[-1][1][1] == text
@@ -423,34 +444,34 @@ async def test_a_text_that_no_cell_holds_is_refused_not_cut(
     assert problem(response) == (400, "REQUEST_INVALID")
     assert response.json()["detail"].startswith("column 'Name' of country holds a text of more")
     around = {"format": "xlsx", "fields": "code,area"}
-    assert (await client.get(COUNTRY, params=around)).status_code == 200
-    assert text in (await client.get(COUNTRY)).text
+    assert (await own.get(COUNTRY, params=around)).status_code == 200
+    assert text in (await own.get(COUNTRY)).text
 
 
-async def test_texts_that_xml_knows_otherwise(client: Client, conn: AsyncConnection[Any]) -> None:
+async def test_texts_that_xml_knows_otherwise(own: Client, conn: AsyncConnection[Any]) -> None:
     await conn.execute(
         "UPDATE mdm_data.country SET name = %s WHERE code = 'IT'",
         ["<a> & \r\n\t\x01 _x0041_ ]]> \x7f é"],
     )
-    response = await client.get(COUNTRY, params={"format": "xlsx"})
+    response = await own.get(COUNTRY, params={"format": "xlsx"})
     assert sheet(response.content)[-1][1] == (
         "inlineStr",
         "<a> & \r\n\t_x0001_ _x005F_x0041_x005F_ ]]> \x7f é",
     )
 
 
-async def test_what_a_spreadsheet_would_run(client: Client, conn: AsyncConnection[Any]) -> None:
+async def test_what_a_spreadsheet_would_run(own: Client, conn: AsyncConnection[Any]) -> None:
     texts = ["=1+1", "+1", "-1", "@x", "\tx", "'x", "plain", "", None]
     await conn.execute("DELETE FROM mdm_data.country")
     rows = [{"code": f"={n}", "name": text, "area": -1} for n, text in enumerate(texts)]
     await by_hand.insert(conn, "country", rows)
-    text = (await client.get(COUNTRY, params={"fields": "code,name,area"})).text
+    text = (await own.get(COUNTRY, params={"fields": "code,name,area"})).text
     assert text == (
         "code,Name,area\n"
         "'=0,'=1+1,-1\n'=1,'+1,-1\n'=2,'-1,-1\n'=3,'@x,-1\n'=4,'\tx,-1\n'=5,''x,-1\n"
         "'=6,plain,-1\n'=7,\"\",-1\n'=8,,-1\n"
     )
-    book = await client.get(COUNTRY, params={"format": "xlsx", "fields": "name,area"})
+    book = await own.get(COUNTRY, params={"format": "xlsx", "fields": "name,area"})
     cells = [row[0] for row in sheet(book.content)[1:]]
     assert cells == [
         *(("inlineStr4", each) for each in texts[:6]),
@@ -458,25 +479,24 @@ async def test_what_a_spreadsheet_would_run(client: Client, conn: AsyncConnectio
         ("inlineStr", ""),
         ("n", ""),
     ]
-    assert [row["Name"] for row in await exported(client, COUNTRY)] == texts
+    assert [row["Name"] for row in await exported(own, COUNTRY)] == texts
 
 
 # --- the past -------------------------------------------------------------------------------------
 
 
-async def test_the_rows_of_a_moment(database_url: str) -> None:
+async def test_the_rows_of_a_moment(make_database: DatabaseMaker) -> None:
+    url = make_database()
     files = {
         **FILES,
         "entities/country.yaml": FILES["entities/country.yaml"].replace(
             b"domain: ref", b"domain: ref\nhistoryEnabled: true"
         ),
     }
-    async with await connect(database_url, application_name="test") as conn:
+    async with await connect(url, application_name="test") as conn:
         await by_hand.deploy(conn, read_tree(files))
         await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        app = create_app(
-            database_url=database_url, settings=Settings(), now=lambda: datetime.now(UTC)
-        )
+        app = create_app(database_url=url, settings=Settings(), now=lambda: datetime.now(UTC))
         async with served(app) as client:
             client.headers["X-API-Key"] = KEY
             path = "/api/v1/entities/country/data"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
+from tests.conftest import Prepare
 from tests.integration import by_hand
 
 pytestmark = pytest.mark.anyio
@@ -97,13 +99,29 @@ PEOPLE: list[dict[str, Any]] = [
 ]
 
 
+async def rows(conn: AsyncConnection[Any]) -> None:
+    """Put two entities and their rows into a warehouse."""
+    await by_hand.deploy(conn, read_tree(FILES))
+    await by_hand.insert(conn, "country", COUNTRIES)
+    await by_hand.insert(conn, "person", PEOPLE)
+
+
+@pytest.fixture(scope="module")
+def shared_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(rows)
+
+
+@pytest.fixture(scope="module")
+async def conn(shared_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    """A connection as the server has it, to a warehouse that all tests read and none changes."""
+    async with await connect(shared_url, application_name="test") as conn:
+        yield conn
+
+
 @pytest.fixture
-async def conn(database_url: str) -> Any:
-    """A connection as the server has it, to a warehouse with two entities and rows."""
-    async with await connect(database_url, application_name="test") as conn:
-        await by_hand.deploy(conn, read_tree(FILES))
-        await by_hand.insert(conn, "country", COUNTRIES)
-        await by_hand.insert(conn, "person", PEOPLE)
+async def own(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
+    """The same in a warehouse of this test, which may change it."""
+    async with await connect(copy_of(rows), application_name="test") as conn:
         yield conn
 
 
@@ -355,9 +373,9 @@ async def test_a_filter_follows_references_only_to_rows_that_are_seen(
 
 
 async def test_a_row_filter_holds_for_references_to_the_entity_itself(
-    conn: AsyncConnection[Any],
+    own: AsyncConnection[Any],
 ) -> None:
-    await conn.execute("UPDATE mdm_data.person SET boss = 'bert' WHERE login = 'anna'")
+    await own.execute("UPDATE mdm_data.person SET boss = 'bert' WHERE login = 'anna'")
     definitions = read_tree({
         **FILES,
         "permissions.yaml": b"""
@@ -366,10 +384,10 @@ permissions:
      rowFilterDsl: "[login] = me()"}
 """,
     })  # fmt: skip
-    await by_hand.set_grants(conn, definitions)
-    assert values(await page(conn, "person", user="anna"), "login") == ["anna"]
+    await by_hand.set_grants(own, definitions)
+    assert values(await page(own, "person", user="anna"), "login") == ["anna"]
     probe = "[boss].[login] LIKE 'b%'"
-    assert values(await page(conn, "person", user="anna", filter=probe), "login") == []
+    assert values(await page(own, "person", user="anna", filter=probe), "login") == []
 
 
 @pytest.mark.parametrize("user", ["nobody", "hr"])
@@ -391,9 +409,9 @@ async def test_hints_come_from_what_is_visible(conn: AsyncConnection[Any]) -> No
     assert caught.value.hint == "did you mean 'country'?"
 
 
-async def test_proposals_look_like_rows(conn: AsyncConnection[Any]) -> None:
-    ids = values(await page(conn, "person", sort="login"), "_sys_id")
-    await conn.execute(
+async def test_proposals_look_like_rows(own: AsyncConnection[Any]) -> None:
+    ids = values(await page(own, "person", sort="login"), "_sys_id")
+    await own.execute(
         "INSERT INTO mdm_data.person__edit (_sys_id, login, salary, _sys_base_version,"
         " _sys_operation, _sys_state, _sys_submitted_at, _sys_submitted_by) VALUES"
         " (%s, 'anna', 111, 1, 'update', 'pending', '2025-01-01Z', 'user:x'),"
@@ -401,7 +419,7 @@ async def test_proposals_look_like_rows(conn: AsyncConnection[Any]) -> None:
         " (mdm.uuid_v7(), NULL, 5, NULL, 'create', 'pending', '2025-01-01Z', 'user:y')",
         ids[:2],
     )
-    got = await page(conn, "person", state=RowState.PENDING, sort="login", count=True)
+    got = await page(own, "person", state=RowState.PENDING, sort="login", count=True)
     assert got.total == 2
     first, second = (json.loads(row) for row in got.rows)
     assert (first["_sys_id"], first["salary"], first["_sys_version"]) == (ids[0], 111, 1)
@@ -409,14 +427,14 @@ async def test_proposals_look_like_rows(conn: AsyncConnection[Any]) -> None:
     assert first["_sys_operation"] == "update"
     assert (second["_sys_version"], second["_sys_created_by"]) == (0, "user:y")
     assert {first["_sys_state"], second["_sys_state"]} == {"pending"}
-    token = (await page(conn, "person", state=RowState.PENDING, sort="-login", take=1)).next_after
-    rest = await page(conn, "person", state=RowState.PENDING, sort="-login", after=token or "")
+    token = (await page(own, "person", state=RowState.PENDING, sort="-login", take=1)).next_after
+    rest = await page(own, "person", state=RowState.PENDING, sort="-login", after=token or "")
     assert values(rest, "login") == ["anna"]
-    approved = await page(conn, "person", sort="login", take=1)
+    approved = await page(own, "person", sort="login", take=1)
     assert values(approved, "salary") == [100]
 
 
-async def test_me_is_the_caller_in_a_kept_statement(conn: AsyncConnection[Any]) -> None:
+async def test_me_is_the_caller_in_a_kept_statement(own: AsyncConnection[Any]) -> None:
     definitions = read_tree({
         **FILES,
         "permissions.yaml": b"""
@@ -425,8 +443,8 @@ permissions:
      rowFilterDsl: "[login] = me()"}
 """,
     })  # fmt: skip
-    await by_hand.set_grants(conn, definitions)
-    state = (await asking(conn)).state
+    await by_hand.set_grants(own, definitions)
+    state = (await asking(own)).state
     for login in ("anna", "bert", "anna"):
         who = Asking(
             principal=Principal(kind=PrincipalKind.USER, name=login),
@@ -434,22 +452,22 @@ permissions:
             schemas=SCHEMAS,
             now=NOW,
         )
-        got = await list_rows(conn, asking=who, entity="person", request=ListRequest())
+        got = await list_rows(own, asking=who, entity="person", request=ListRequest())
         assert values(got, "login") == [login]
 
 
 async def test_a_stale_state_is_noticed_in_the_statement_itself(
-    conn: AsyncConnection[Any],
+    own: AsyncConnection[Any],
 ) -> None:
-    who = await asking(conn, "reader")
-    await list_rows(conn, asking=who, entity="country", request=ListRequest())
-    await conn.execute("DELETE FROM mdm.permission WHERE principal = 'reader'")
+    who = await asking(own, "reader")
+    await list_rows(own, asking=who, entity="country", request=ListRequest())
+    await own.execute("DELETE FROM mdm.permission WHERE principal = 'reader'")
     for request in (ListRequest(), ListRequest(filter="[code] = 'nowhere'")):
         with pytest.raises(StateMoved):
-            await list_rows(conn, asking=who, entity="country", request=request)
-    await conn.execute("ALTER TABLE mdm_data.country RENAME TO other")
+            await list_rows(own, asking=who, entity="country", request=request)
+    await own.execute("ALTER TABLE mdm_data.country RENAME TO other")
     with pytest.raises(StateMoved):
-        await list_rows(conn, asking=who, entity="country", request=ListRequest())
+        await list_rows(own, asking=who, entity="country", request=ListRequest())
 
 
 async def test_filter_errors_come_with_their_position(conn: AsyncConnection[Any]) -> None:
