@@ -78,6 +78,26 @@ async def search_rows(
     chosen = [readable_entity(asking, request.entity)] if request.entity else _readable(asking)
     if not typed:
         return SearchAnswer(found=(), total=0, hint="q holds no letters or digits to look for")
+    async with conn.transaction():
+        await conn.execute(_STEADY)
+        return await _searched(conn, asking, request, chosen, typed)
+
+
+# One snapshot for all statements; and of many rows the same ones each time, in the order in which they
+# are stored, which scans that several processes or requests share do not keep.
+_STEADY: Final = (
+    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
+    " SET LOCAL enable_seqscan = off; SET LOCAL max_parallel_workers_per_gather = 0"
+)
+
+
+async def _searched(
+    conn: AsyncConnection[Any],
+    asking: Asking,
+    request: SearchRequest,
+    chosen: Sequence[StoredEntity],
+    typed: tuple[str, ...],
+) -> SearchAnswer:
     search = _Search(asking, typed, OF_ONE if request.entity else OF_MANY)
     indexed = [stored for stored in chosen if stored.definition.search.enabled]
     others = [stored for stored in chosen if not stored.definition.search.enabled]

@@ -58,8 +58,13 @@ def scanning_statement(
 
 
 def indexed_values(typed: Sequence[str]) -> dict[str, str]:
-    """Return the parameters of ``indexed_statement``; no word holds a sign that means something."""
-    words = [word[:LETTERS_OF_WORD] for word in typed]
+    """Return the parameters of ``indexed_statement``; no word holds a sign that means something.
+
+    How a word of one letter begins others is dear to ask and keeps few rows away, so the index is asked
+    for it only where it stands alone; the ranking looks at all words.
+    """
+    longer = [word for word in typed if len(word) > 1 or not word.isascii()]
+    words = [word[:LETTERS_OF_WORD] for word in longer or typed]
     heads = [f"'{word}':*" for word in words]
     return {
         "whole": " & ".join(f"'{word}'" for word in words),
@@ -72,10 +77,15 @@ def indexed_values(typed: Sequence[str]) -> dict[str, str]:
 
 
 def _inside(word: str) -> str:
-    """The four letters from each place of a word on are kept, those at its end are fewer."""
-    places = range(len(word) - LETTERS_INSIDE + 1)
-    parts = [f"'+{word[at : at + LETTERS_INSIDE]}'" for at in places]
-    return " & ".join(parts) if len(parts) > 1 else f"'+{word}':*"
+    """Ask for pieces that cover the word: of those kept from each place on, no more are needed.
+
+    What has the pieces but not the word is sorted out by the ranking.
+    """
+    last = len(word) - LETTERS_INSIDE
+    if last <= 0:
+        return f"'+{word}':*"
+    places = [*range(0, last, LETTERS_INSIDE), last]
+    return " & ".join(f"'+{word[at : at + LETTERS_INSIDE]}'" for at in places)
 
 
 def scanning_values(typed: Sequence[str]) -> dict[str, list[str]]:
