@@ -1,7 +1,8 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
 Run: python benchmarks/run.py [--full] [validate] [start] [reconcile] [memory] [deploy] [choices]
-[import] [bulk] [export] [feed] [webhooks] [time-travel] [access]; with --full imports, bulk actions
+[import] [bulk] [export] [feed] [webhooks] [time-travel] [access]
+[search]; with --full imports, bulk actions
 and exports have 1,000,000 rows instead of 200,000. Without names all of them, and only then is RESULTS.md written.
 Exit code 1 when a target is missed.
 """
@@ -27,6 +28,7 @@ import bench_feed
 import bench_import
 import bench_memory
 import bench_reconcile
+import bench_search
 import bench_start
 import bench_time_travel
 import bench_validate
@@ -51,6 +53,7 @@ PARTS: Final = (
     "webhooks",
     "time-travel",
     "access",
+    "search",
 )
 _INTRODUCTION: Final = """\
 # Measured figures
@@ -116,6 +119,8 @@ async def _measure(
                 tell(await bench_webhooks.measure(server))
             if "time-travel" in chosen:
                 tell(await bench_time_travel.measure(server))
+            if "search" in chosen:
+                tell(await bench_search.measure(server))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()
