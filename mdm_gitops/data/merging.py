@@ -320,7 +320,6 @@ class MergeWork:
             statement=self._statement(operation),
             rows=[{**self._document(row_id, detail), "_given": ""}],
             values={"author": self._author},
-            prepare=False,
         )
         return lines[0]
 
