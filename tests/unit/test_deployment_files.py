@@ -93,6 +93,24 @@ def test_an_image_is_built_from_what_is_here_and_sent_to_the_builder(part: str) 
 
 
 @pytest.mark.parametrize("part", PARTS)
+def test_an_image_is_built_from_all_that_the_package_is_made_of(part: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    copied = [rest for word, rest in instructions(part) if word == "COPY" and "--from" not in rest]
+    sources = {source for line in copied for source in line.split()[:-1]}
+    assert sources == needed | {*wheel["packages"], *wheel["force-include"]}
+
+
+def test_the_two_images_differ_in_what_they_run_alone() -> None:
+    """So a builder makes what they have in common once; each folder still has all of its own."""
+    first, second = (instructions(part) for part in PARTS)
+    own = {"ENV", "EXPOSE", "HEALTHCHECK", "CMD"}
+    assert [word for word, _ in first] == [word for word, _ in second]
+    assert {one[0] for one, other in zip(first, second, strict=True) if one != other} == own
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_an_image_asks_itself_how_it_is(part: str) -> None:
     found = dict(instructions(part))
     check = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
