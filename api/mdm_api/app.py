@@ -165,6 +165,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
             keeping.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await keeping
+            await services.scanner.aclose()
             await services.writer.aclose()
             if services.provider is not None:
                 await services.provider.aclose()

@@ -15,6 +15,7 @@ from mdm_api.schemas_access import ACCESS
 from mdm_api.schemas_definitions import DEFINITIONS
 from mdm_api.schemas_deployment import DEPLOYMENT
 from mdm_api.schemas_events import EVENTS
+from mdm_api.schemas_matching import MATCHING
 from mdm_api.schemas_merging import MERGING
 from mdm_api.schemas_rows import ROWS
 from mdm_api.schemas_search import SEARCH
@@ -33,6 +34,7 @@ def components() -> dict[str, Schema]:
         **ACCESS,
         **ROWS,
         **MERGING,
+        **MATCHING,
         **SEARCH,
         **EVENTS,
         **DEFINITIONS,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+from mdm_api.scanning import Scanner
 from mdm_api.upkeep import Refusals
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
@@ -91,6 +92,10 @@ class Services:
     @property
     def bulk_actor(self) -> BulkActor:
         return BulkActor(self.importer)
+
+    @cached_property
+    def scanner(self) -> Scanner:
+        return Scanner(self.database_url, schemas=self.schemas, settings=self.settings)
 
     @property
     def approver(self) -> Approver:

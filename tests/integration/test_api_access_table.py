@@ -91,6 +91,14 @@ TABLE: dict[str, str] = {
     "POST /api/v1/hooks/git": "404 404 404 404 404 404 404",  # no secret is set
     f"GET {D}": READERS,
     f"GET {D}/{{id}}": READERS,
+    f"POST {E}/similar": READERS,
+    f"GET {E}/duplicates": READERS,
+    # Asked for with a limit that is none, so that no scan is left running.
+    f"POST {E}/duplicates/scan": "404 403 400 403 404 400 400",
+    f"GET {E}/duplicates/scans/{{id}}": "404 404 404 404 404 404 404",
+    f"POST {E}/duplicates/scans/{{id}}/cancel": "404 403 404 403 404 404 404",
+    f"POST {E}/duplicates/dismiss": "404 403 404 403 404 404 404",
+    f"POST {E}/duplicates/reopen": "404 403 404 403 404 404 404",
     f"GET {D}/ref-options": READERS,
     f"GET {D}/column-suggestions": READERS,
     f"GET {D}/export": READERS,
@@ -248,6 +256,12 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
             body = {"yaml": YAML}
         case "entity-create":
             body = definition
+        case "similar":
+            body = {"values": {"code": "C1"}}
+        case "scan":
+            body = {"minScore": 0}
+        case "dismiss" | "reopen":
+            body = {"ids": [f"00000000-0000-7000-8000-00000000000{n}" for n in range(2)]}
         case "ref-options":
             path += "?column=customer"
         case "column-suggestions":

@@ -21,6 +21,7 @@ NEEDS = {
     rf".* {DATA}/export": Tier.PROFESSIONAL,
     rf".* {DATA}/deduplicate(/.*)?": Tier.PROFESSIONAL,
     r".* /api/v1/entities/\{name\}/versions/.*": Tier.PROFESSIONAL,
+    r".* /api/v1/entities/\{name\}/(similar|duplicates)(/.*)?": Tier.PROFESSIONAL,
     rf".* {DATA}/bulk-action/.*": Tier.ENTERPRISE,
     rf".* {DATA}/time-travel-bounds": Tier.ENTERPRISE,
     r".* /api(/v1)?/entities/\{name\}/saved-filters.*": Tier.ENTERPRISE,
