@@ -199,6 +199,8 @@ A, B, J = (
             "duplicate-unique",
             "same columns",
         ),
+        ({"search": {"columns": ["x"]}}, "/search/columns/0", "unknown-column", "'x'"),
+        ({"search": {"columns": ["b"]}}, "/search/columns/0", "search-not-for-type", "int column"),
         ({"similarity": {}}, "/similarity", "similarity-without-columns", "no columns"),
         (
             {"similarity": {"columns": [{"name": "x"}]}},
@@ -562,3 +564,14 @@ def test_a_missing_required_value_and_a_missing_key() -> None:
     entity = entity_of(CODE, {"name": "x", "dataType": "int"})
     assert found(check_rows(entity, [{"x": 1}])) == [("/0/code", "required")]
     assert found(check_names(entity, [{"x": 1}])) == [("", "seed-without-key")]
+
+
+def test_what_is_restricted_is_not_searched() -> None:
+    hidden = {"name": "s", "dataType": "string", "classification": "restricted"}
+    number = {"name": "n", "dataType": "int"}
+    named = entity_of(CODE, hidden, search={"columns": ["S"]})
+    assert found(check_entity(named)) == [("/search/columns/0", "restricted-search")]
+    nothing = entity_of(number, hidden, search={"enabled": True})
+    assert found(check_entity(nothing)) == [("/search", "search-without-columns")]
+    assert found(check_entity(entity_of(CODE, hidden, number, search={"enabled": True}))) == []
+    assert found(check_entity(entity_of(number, search={}))) == []

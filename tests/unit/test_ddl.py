@@ -18,11 +18,13 @@ from mdm_gitops.plan.physical import (
     Check,
     ForeignKey,
     Index,
+    IndexKind,
     PhysicalColumn,
     Role,
     RuleKind,
     Table,
     View,
+    computed_index,
 )
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import statements, trees
@@ -348,6 +350,36 @@ CASES: tuple[tuple[Change, list[tuple[Phase, Step | None, str]]], ...] = (
                 None,
                 'CREATE UNIQUE INDEX CONCURRENTLY "t__uq_a" ON "d"."t"("a", "b")',
             ),
+        ],
+    ),
+    (
+        c.AddIndex(
+            table="t", index=computed_index("t", IndexKind.SEARCH, ("a", 'b"')), online=True
+        ),
+        [
+            (
+                Phase.ENFORCE,
+                None,
+                (
+                    'CREATE INDEX CONCURRENTLY "t__search" ON "d"."t"'
+                    ' USING gin("mdm".search_vector(ARRAY["a", "b"""]))'
+                ),
+            )
+        ],
+    ),
+    (
+        c.AddIndex(
+            table="t", index=computed_index("t", IndexKind.MATCH, ("a",), "'x"), online=False
+        ),
+        [
+            (
+                FLIP,
+                Step.ADD_RULE,
+                (
+                    'CREATE INDEX "t__match" ON "d"."t"'
+                    ' USING gin("mdm".match_keys(\'\'\'x\', ARRAY["mdm".index_text("a")]))'
+                ),
+            )
         ],
     ),
     (

@@ -50,6 +50,22 @@ def physical(*columns: Documents, **fields: Any) -> PhysicalEntity:
             ["unique item__uq_code code", "unique item__uqs_both a,b"],
         ),
         ([OTHER], {}, ["unique item__uq_code code", "item__ix_o o"]),
+        (
+            [column("a", dataType="text"), column("s"), column("n", dataType="int")],
+            {"search": {"enabled": True}},
+            ["unique item__uq_code code", "item__search code,s,a"],  # short texts first
+        ),
+        (
+            [column("A", classification="restricted"), column("b")],
+            {"search": {"enabled": True}},
+            ["unique item__uq_code code", "item__search code,b"],
+        ),
+        (
+            [column("A"), column("b")],
+            {"search": {"enabled": True, "columns": ["B"]}},
+            ["unique item__uq_code code", "item__search b"],
+        ),
+        ([column("a")], {"search": {"columns": ["a"]}}, ["unique item__uq_code code"]),
         ([{**OTHER, "unique": True}], {}, ["unique item__uq_code code", "unique item__uq_o o"]),
         (
             [OTHER, column("b")],
