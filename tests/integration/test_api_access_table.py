@@ -102,6 +102,13 @@ TABLE: dict[str, str] = {
     f"GET {D}/ref-options": READERS,
     f"GET {D}/column-suggestions": READERS,
     f"GET {D}/export": READERS,
+    f"POST {D}/deduplicate": "404 403 200 403 404 200 200",
+    f"POST {D}/deduplicate/preview": "404 403 200 403 404 200 200",
+    f"GET {D}/deduplicate": READERS,
+    f"GET {D}/deduplicate/{{mergeId}}": READERS,
+    f"POST {D}/deduplicate/{{mergeId}}/undo": "404 403 200 403 404 200 200",
+    f"POST {D}/deduplicate/{{mergeId}}/approve": "404 403 403 200 404 200 200",
+    f"POST {D}/deduplicate/{{mergeId}}/reject": "404 403 403 200 404 200 200",
     f"POST {D}/bulk": "404 403 200 403 404 200 200",
     f"POST {D}/bulk-csv": "404 403 200 403 404 200 200",
     f"POST {D}/bulk-xlsx": "404 403 400 403 404 400 400",
@@ -223,6 +230,9 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
         name = "deal"
     if path.endswith("ref-options"):
         name = "deal"
+    merge: dict[str, str] = {}
+    if "/deduplicate" in path:
+        merge = await _a_merge(client, name, number, is_made="{mergeId}" in path)
     definition = {**LEAF, "name": f"leaf{number}"}
     if "common-entities" in path:
         path = path.replace("{id}", "currency")
@@ -247,11 +257,14 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
         "{code}": "row-not-found",
         "{file}": "nothing.js",
         "{filterName}": "mine",
+        "{mergeId}": merge.get("mergeId", ""),
         "{n}": "1",
     }
     for place, value in values.items():
         path = path.replace(place, value)
     match operation.rsplit("/", 1)[-1]:
+        case "deduplicate" | "preview" if method == "POST" and merge:
+            body = merge
         case "parse-yaml" | "validate":
             body = {"yaml": YAML}
         case "entity-create":
@@ -314,6 +327,26 @@ async def request_for(client: Client, operation: str) -> tuple[str, str, dict[st
     if operation.endswith("bulk-xlsx"):
         return method, path, {"content": b"no workbook", "headers": {"Content-Type": XLSX}}
     return method, path, {"json": body} if body is not None else {}
+
+
+async def _a_merge(client: Client, name: str, number: int, *, is_made: bool) -> dict[str, str]:
+    """Return the body of a merge of two rows that are there, or the merge of them."""
+    ids, at = [], f"/api/v1/entities/{name}"
+    for part in "89":
+        answer = await client.post(
+            f"{at}/data", json={"code": f"C{part}{number}"}, headers={"X-API-Key": KEY}
+        )
+        ids.append(answer.json()["_sys_id"])
+        if name == "deal":
+            await _of_somebody_else(client, ids[-1])
+            await client.post(f"{at}/approve/{ids[-1]}", headers={"X-API-Key": KEY})
+    body = {"survivorId": ids[0], "duplicateId": ids[1]}
+    if not is_made:
+        return body
+    answer = await client.post(f"{at}/data/deduplicate", json=body, headers={"X-API-Key": KEY})
+    if name == "deal":
+        await _AUTHORS["conn"].execute(b"UPDATE mdm.merge SET proposed_by = 'user:else'")
+    return {"mergeId": answer.json()["mergeId"]}
 
 
 _AUTHORS: dict[str, AsyncConnection[Any]] = {}

@@ -8,6 +8,7 @@ negative control.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -41,6 +42,7 @@ historyEnabled: true
 keyColumns: [code]
 sortColumns: [{column: name}]
 displayRefColumn: name
+similarity: {columns: [{name: name}, {name: salary, matchMode: number}, {name: parent, matchMode: exact}]}
 search: {enabled: true}
 columns:
   - {name: code, dataType: string, nullable: false}
@@ -73,6 +75,7 @@ permissions:
 """,
 }
 _CLOCK = re.compile(rb'"toUtc":"[^"]*"')  # the bounds of time travel end now
+_TRIED = re.compile(rb'"_sys_last_modified_at":"[^"]*"')  # what is only tried is changed now
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 CUSTOMER, DEAL = "/api/v1/entities/customer", "/api/v1/entities/deal"
 COLUMNS = {
@@ -109,6 +112,21 @@ async def _fill(client: Client, conn: AsyncConnection[Any]) -> None:
             deal_id = proposed.json()["_sys_id"]
             approved = await client.post(f"{DEAL}/approve/{deal_id}", json={})
             assert approved.status_code == 200, approved.text
+    await _merge(client)
+
+
+async def _merge(client: Client) -> None:
+    """Merge rows of both kinds into rows of both kinds."""
+    for n, (survivor, duplicate) in enumerate(
+        itertools.product(("north", "south"), ("north", "south"))
+    ):
+        ids = []
+        for code, region in ((f"s{n}", survivor), (f"m{n}", duplicate)):
+            row = {"code": code, "name": f"n{n}", "region": region, "credit": n, "salary": n}
+            ids.append((await client.post(f"{CUSTOMER}/data", json=row)).json()["_sys_id"])
+        body = {"survivorId": ids[0], "duplicateId": ids[1]}
+        merged = await client.post(f"{CUSTOMER}/data/deduplicate", json=body)
+        assert merged.status_code == 200, merged.text
 
 
 # Everything of hidden rows becomes something else; the number of rows and events stays. Foreign keys
@@ -130,6 +148,8 @@ UPDATE mdm_data.deal d SET _sys_id = o.new, code = 'x' || d.code, stage = 'lost'
 UPDATE mdm_data.deal__edit d SET _sys_id = o.new, code = 'x' || d.code, stage = 'lost',
        customer = 'x' || d.customer, _sys_submitted_by = 'user:someone', _sys_batch_name = NULL
   FROM other o WHERE d._sys_id = o.old;
+UPDATE mdm.merge m SET survivor_id = o.new FROM other o WHERE m.survivor_id = o.old;
+UPDATE mdm.merge m SET duplicate_id = o.new FROM other o WHERE m.duplicate_id = o.old;
 UPDATE mdm_data.customer SET salary = salary * 3 + 1;
 UPDATE mdm_data.customer__history SET salary = salary * 3 + 1;
 """
@@ -224,7 +244,7 @@ def _request(chance: random.Random, ids: dict[str, list[str]], moments: list[str
         shape["asOfUtc"] = chance.choice(moments)
     state = {"state": chance.choice(["active", "deleted", "all"])}
     row = chance.choice(ids[entity])
-    match chance.randrange(13):
+    match chance.randrange(15):
         case 0 | 1 | 2:
             path, given = f"{base}/data", {**query, **shape, **state, "count": "true"}
         case 3:
@@ -259,6 +279,12 @@ def _request(chance: random.Random, ids: dict[str, list[str]], moments: list[str
             given = {"q": chance.choice(["n1", "n", "z", "north", "open", "x", "d1", "won", "c"])}
             if chance.random() < 0.5:
                 given["entity"] = entity
+        case 12:
+            path, given = f"{CUSTOMER}/data/deduplicate", {"take": str(chance.choice((1, 2, 5)))}
+            if chance.random() < 0.5:
+                given["after"] = chance.choice(ids["merges"])
+        case 13:
+            path, given = f"{CUSTOMER}/data/deduplicate/{chance.choice(ids['merges'])}", {}
         case _:
             path, given = f"{base}/data/time-travel-bounds", {}
     return path + "?" + "&".join(f"{name}={quote(value)}" for name, value in given.items())
@@ -288,6 +314,11 @@ async def _ids(client: Any) -> dict[str, list[str]]:
             "none",
         ]
         found["moments"] += [item["_sys_last_modified_at"] for item in items[::3]]
+    merges = json.loads((await client.get(f"{CUSTOMER}/data/deduplicate"))[1])["items"]
+    found["merges"] = [item["mergeId"] for item in merges] + [
+        "00000000-0000-7000-8000-000000000000",
+        "none",
+    ]
     return found
 
 
@@ -301,6 +332,7 @@ async def test_whoever_sees_the_rows_sees_the_difference(twins: Any) -> None:
     paths = {url.partition("?")[0].rsplit("/", 1)[-1] for url in different}
     assert any(url.startswith("/api/v1/search/data") for url in different)
     assert {"data", "export", "pending", "ref-options", "column-suggestions"} <= paths
+    assert "deduplicate" in paths
 
 
 async def test_what_would_be_written_tells_nothing_either(twins: Any) -> None:
@@ -337,6 +369,29 @@ async def test_previews_of_bulk_actions_count_nothing_that_is_hidden(twins: Any)
     different, good = await _previews(twins["w"], 80)
     assert different == 0 and good > 40
     different, _ = await _previews(twins["all"], 40)
+    assert different > 10  # the negative control
+
+
+async def _merge_previews(twins: Any, client: Any, number: int) -> tuple[int, int]:
+    """Return how many previews of merges are answered with other bytes, and how many are good."""
+    chance = random.Random(5)
+    ids = (await _ids(client))["customer"]
+    different = good = 0
+    for _ in range(number):
+        pair = chance.sample(ids, 2)
+        body = {"survivorId": pair[0], "duplicateId": pair[1]}
+        url = f"{CUSTOMER}/data/deduplicate/preview"
+        answers = [await each.send("POST", url, body) for each in twins]
+        cleared = [(status, _TRIED.sub(b"", content)) for status, content in answers]
+        different += cleared[0] != cleared[1]
+        good += answers[0][0] == 200
+    return different, good
+
+
+async def test_previews_of_merges_tell_nothing_that_is_hidden(twins: Any) -> None:
+    different, good = await _merge_previews(twins["w"], twins["p"][0], 60)
+    assert different == 0 and good > 10
+    different, _ = await _merge_previews(twins["all"], twins["all"][0], 40)
     assert different > 10  # the negative control
 
 

@@ -95,17 +95,41 @@ async def rows_of(client: Client) -> list[str]:
     return ids
 
 
+async def merges_of(client: Client) -> list[str]:
+    """Merge some rows and return the merges."""
+    found = []
+    for n in range(3):
+        ids = [
+            (await client.post(f"{ENTITIES}country/data", json={"code": f"{part}{n}"})).json()
+            for part in "MN"
+        ]
+        body = dict(zip(("survivorId", "duplicateId"), (r["_sys_id"] for r in ids), strict=True))
+        answer = await client.post(f"{ENTITIES}country/data/deduplicate", json=body)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json()["mergeId"])
+    return found
+
+
 @asynccontextmanager
 async def ready(app: Starlette) -> AsyncIterator[tuple[str, dict[str, Any]]]:
     """Serve *app* with some rows; yield its URL, and its document with names and ids that exist."""
     async with listening(app) as url:
         async with Client(base_url=url, headers={"X-API-Key": KEY}) as client:
-            ids = await rows_of(client)
+            ids, merges = await rows_of(client), await merges_of(client)
             document = (await client.get("/swagger/v1/swagger.json")).json()
         yield (
             url,
             with_values(
-                document, {**VALUES, ENTITIES: {"name": NAMES, "id": ids}}, bodies={"RowInput": ROW}
+                document,
+                {**VALUES, ENTITIES: {"name": NAMES, "id": ids, "mergeId": merges}},
+                bodies={
+                    "RowInput": ROW,
+                    "MergeRequest": {
+                        "survivorId": {"enum": ids},
+                        "duplicateId": {"enum": ids},
+                        "values": {"type": "object", "properties": ROW},
+                    },
+                },
             ),
         )
 
