@@ -8,6 +8,8 @@ because it writes only while its scan is the one that runs.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -25,8 +27,11 @@ from mdm_gitops.model import Action, Entity
 from mdm_gitops.model.similarity import rules_hash
 from mdm_gitops.warehouse.lock import lock_key, try_lock
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.store import StoredEntity
 
 DEFAULT_MIN_SCORE: Final = 0.7
+_ENDING_S: Final = 10.0
+_PAUSE_S: Final = 0.05
 ABANDONED: Final = "the process that ran it ended"
 
 
@@ -109,12 +114,7 @@ async def begin_scan(
     }
     config = asking.schemas.config
     with translated():
-        if not await try_lock(conn, scan_key(asking.schemas, stored.entity_id)):
-            raise Conflict(
-                f"a scan of {stored.definition.name} is running",
-                hint="wait for it to end, or cancel it",
-                code="DUPLICATE_SCAN_RUNNING",
-            )
+        await _taken(conn, asking, stored)
         async with conn.transaction():
             sql = _BEGIN.format(config=config, revision=revision_table(asking))
             [(revision, _, until, is_same)] = await (
@@ -134,6 +134,26 @@ async def begin_scan(
                 details={"scan": str(scan_id), "mode": "changed" if since else "full"},
             )
     return UUID(str(scan_id))
+
+
+_RUNS: Final = """\
+SELECT EXISTS(SELECT FROM "{config}".match_scan WHERE entity_id = %(entity)s AND state = 'running')"""
+
+
+async def _taken(conn: AsyncConnection[Any], asking: Asking, stored: StoredEntity) -> None:
+    """Take the lock; that of a scan that has ended is free as soon as its process has ended, too."""
+    deadline = time.monotonic() + _ENDING_S
+    key = scan_key(asking.schemas, stored.entity_id)
+    sql = _RUNS.format(config=asking.schemas.config).encode()
+    while not await try_lock(conn, key):
+        [(runs,)] = await (await conn.execute(sql, {"entity": stored.entity_id})).fetchall()
+        if runs or time.monotonic() > deadline:
+            raise Conflict(
+                f"a scan of {stored.definition.name} is running",
+                hint="wait for it to end, or cancel it",
+                code="DUPLICATE_SCAN_RUNNING",
+            )
+        await asyncio.sleep(_PAUSE_S)
 
 
 _END: Final = """\
