@@ -35,6 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "reconcile": ("mdm_gitops.cli.reconcile_cmd:reconcile", "Tell the operator: now, stop, go on."),
     "db": ("mdm_gitops.cli.db_cmd:db", "Start, stop and open the embedded database."),
     "entities": ("mdm_gitops.cli.entities_cmd:entities", "Work with entities and their rows."),
+    "search": ("mdm_gitops.cli.search_cmd:search", "Find entities and rows by words."),
     "changes": ("mdm_gitops.cli.changes_cmd:changes", "Show what changed, or follow it."),
     "audit": ("mdm_gitops.cli.audit_cmd:audit", "Show who did what, and when."),
     "permissions": ("mdm_gitops.cli.permissions_cmd:permissions", "Say who may do what."),

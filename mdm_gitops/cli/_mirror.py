@@ -20,6 +20,7 @@ from urllib.parse import quote
 import click
 
 from mdm_gitops.cli import CONTEXT
+from mdm_gitops.cli._given import confirm, json_of, read_definition, values_given
 from mdm_gitops.cli._output import echo_json, json_option, say
 from mdm_gitops.cli._remote import Remote, remote_options
 from mdm_gitops.cli._show import show_list, show_object
@@ -61,6 +62,8 @@ class Option:
     required: bool = False
     form: str = "{}"
     """How a header is made of the value."""
+    positional: int = 0
+    """So many words without a flag; -1 for any number, which are one text then."""
 
     @property
     def variable(self) -> str:
@@ -86,7 +89,13 @@ def member(flag: str, help: str, **more: Any) -> Option:
 
 
 COMMENT: Final = member("--comment", "Why; it is kept with the decision.")
-TAKE: Final = option("--take", "At most so many.", kind=Kind.NUMBER, minimum=1, metavar="NUMBER")
+
+
+def take(most: int) -> Option:
+    return option("--take", "At most so many.", kind=Kind.NUMBER, minimum=1, maximum=most)
+
+
+TAKE: Final = take(1_000)
 SKIP: Final = option("--skip", "Pass over so many.", kind=Kind.NUMBER, minimum=0, metavar="NUMBER")
 IF_VERSION: Final = option(
     "--if-version",
@@ -121,6 +130,7 @@ class Mirror:
     is_long: bool
     fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
     present: Callable[[Any], Mapping[str, Any]] | None
+    view: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
     is_text: bool
     has_all: bool
 
@@ -150,6 +160,7 @@ def mirror(
     is_long: bool = False,
     fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     present: Callable[[Any], Mapping[str, Any]] | None = None,
+    view: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     is_text: bool = False,
     arguments: Mapping[str, str] | None = None,
 ) -> click.Command:
@@ -170,6 +181,7 @@ def mirror(
         is_long: The server may take as long as it takes.
         fixed: Members of the body that follow from the arguments.
         present: What of the thing as it is goes into the body where no option says anything else.
+        view: What an item of the list is shown as.
         is_text: The answer is text, shown as it is.
         arguments: Names of arguments in the help, where they are not those of most commands.
     """
@@ -186,8 +198,9 @@ def mirror(
         is_long=is_long,
         fixed=fixed,
         present=present,
+        view=view,
         is_text=is_text,
-        has_all=bool(items) and any(each.sends == "take" for each in options),
+        has_all=bool(items) and _goes_on(options),
     )
 
     def run(remote: Remote, **given: Any) -> None:
@@ -203,6 +216,14 @@ def mirror(
 
 def _variable(place: str) -> str:
     return f"at_{place.lower()}"
+
+
+def _goes_on(options: Sequence[Option]) -> bool:
+    """Whether a list with these options can be gone through, by a count or by a cursor."""
+    return any(
+        each.sends == "skip" or (each.sends == "after" and each.kind is Kind.TEXT)
+        for each in options
+    )
 
 
 def _decorators(what: Mirror, arguments: Mapping[str, str]) -> list[Callable[[Any], Any]]:
@@ -269,6 +290,10 @@ def value_options(command: Any) -> Any:
 
 
 def _click_option(each: Option) -> Callable[[Any], Any]:
+    if each.positional:
+        return click.argument(
+            each.variable, nargs=each.positional, metavar=each.metavar, required=each.required
+        )
     more: dict[str, Any] = {"help": each.help, "required": each.required}
     match each.kind:
         case Kind.FLAG:
@@ -338,7 +363,9 @@ def _sent(what: Mirror, given: Mapping[str, Any], place: Place) -> dict[str, Any
         if each.place is not place or value is None or value == ():
             continue
         if each.kind is Kind.JSON:
-            value = _json_of(each.flag, value)
+            value = json_of(each.flag, value)
+        elif each.positional and each.kind is Kind.TEXT:
+            value = " ".join(value)
         elif each.kind is Kind.LIST and place is Place.BODY:
             value = [*value]
         found[each.sends] = each.form.format(value) if place is Place.HEADER else value
@@ -369,59 +396,6 @@ def _values(what: Mirror, given: Mapping[str, Any]) -> dict[str, Any]:
     return {what.values_in: found} if found else {}
 
 
-def read_definition(file: Path) -> tuple[bytes, dict[str, str]]:
-    """Return a definition as it stands in *file*, and the header that tells its language."""
-    with click.open_file(str(file), "rb") as opened:
-        text: bytes = opened.read()
-    media = "application/json" if file.suffix.lower() == ".json" else "application/yaml"
-    return text, {"Content-Type": media}
-
-
-def values_given(
-    texts: Sequence[str], values: Sequence[str], file: Path | None, *, needed: bool = True
-) -> dict[str, Any]:
-    """Return the values of ``--file``, then those of ``--set`` and ``--set-json``."""
-    found: dict[str, Any] = {}
-    if file is not None:
-        with click.open_file(str(file), "rb") as opened:
-            document = _json_of("--file", opened.read())
-        if not isinstance(document, dict):
-            raise click.UsageError("--file must hold a JSON object: column names and values")
-        found |= document
-    for each in texts:
-        name, text = _pair("--set", each)
-        found[name] = text
-    for each in values:
-        name, text = _pair("--set-json", each)
-        found[name] = _json_of(f"--set-json {name}", text)
-    if needed and not found:
-        raise click.UsageError("no values are given: --set COLUMN=TEXT or --file FILE")
-    return found
-
-
-def _pair(flag: str, text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise click.UsageError(f"{flag} takes COLUMN=VALUE, not {text[:60]!r}")
-    return name, value
-
-
-def _json_of(flag: str, text: str | bytes) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise click.UsageError(f"{flag} is not JSON: {error}") from None
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere ``--yes`` must have answered."""
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise click.UsageError(f"{question} Without a terminal this needs --yes")
-    click.confirm(question, abort=True, err=True)
-
-
 # --- showing --------------------------------------------------------------------------------------
 
 
@@ -433,20 +407,26 @@ def _show(what: Mirror, document: Any, names: Mapping[str, str], *, as_json: boo
         say(what.done.format(**names) or "done")
         return
     if what.items:
-        show_page(document, what.items, what.columns)
+        items = [what.view(each) for each in document[what.items]] if what.view else None
+        show_page(document, what.items, what.columns, shown=items)
     else:
         show_object(document, what.columns)
     _tell_commit(document)
 
 
 def show_page(
-    document: Mapping[str, Any], items: str, columns: Sequence[str], *, as_json: bool = False
+    document: Mapping[str, Any],
+    items: str,
+    columns: Sequence[str],
+    *,
+    shown: Sequence[Mapping[str, Any]] | None = None,
+    as_json: bool = False,
 ) -> None:
-    """Print one page of a list, and say where it goes on."""
+    """Print one page of a list, and say where it goes on; *shown* are its items made readable."""
     if as_json:
         echo_json(document)
         return
-    show_list(document[items], columns)
+    show_list(document[items] if shown is None else shown, columns)
     _tell_more(document, len(document[items]))
 
 
@@ -454,19 +434,22 @@ async def _show_all(
     what: Mirror, client: Any, path: str, query: dict[str, Any], given: Mapping[str, Any]
 ) -> None:
     """Show all pages; as JSON each item on a line of its own, as soon as it is there."""
-    take = query.pop("take", 500)
+    most = next((each.maximum for each in what.options if each.sends == "take"), None) or 500
+    size = query.pop("take", min(most, 500))
     found: list[Any] = []
-    async for item in client.pages(path, items=what.items, take=take, **query):
+    async for item in client.pages(path, items=what.items, take=size, **query):
         if given["as_json"]:
             click.echo(json.dumps(item, ensure_ascii=False))
         else:
-            found.append(item)
+            found.append(what.view(item) if what.view else item)
     if not given["as_json"]:
         show_list(found, what.columns)
 
 
 def _tell_more(document: Mapping[str, Any], shown: int) -> None:
-    total = document.get("totalCount")
+    total = document.get("totalCount", document.get("total"))
+    if document.get("hint"):
+        say(f"{click.style('hint:', fg='cyan')} {document['hint']}")
     if document.get("hasMore") or (total is not None and total > shown):
         of = f" of {total:,}" if total is not None else ""
         after = document.get("nextAfter") or document.get("nextAfterId")

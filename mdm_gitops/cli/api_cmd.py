@@ -140,7 +140,7 @@ def _goes_on(answer: dict[str, Any], name: str, query: dict[str, Any]) -> bool:
     """Say whether there are more; a list that only counts has, while it is short of its total."""
     if "hasMore" in answer:
         return bool(answer["hasMore"])
-    total = answer.get("totalCount")
+    total = answer.get("totalCount", answer.get("total"))
     return bool(answer[name]) and total is not None and int(query.get("skip") or 0) < total
 
 

@@ -16,13 +16,25 @@ COMMANDS: Final = (
         "/common-entities",
         "List predefined entities, where their rows are from, and what is installed.",
         items="items",
-        columns=("id", "displayName", "version", "rows", "installed", "source", "licence"),
+        columns=(
+            "id",
+            "displayName",
+            "version",
+            "installed=installedVersion",
+            "changedLocally",
+            "rows",
+            "source",
+            "licence",
+        ),
     ),
     mirror(
         "install",
         "POST",
         "/common-entities/{id}/install",
-        "Install one with what it refers to, as a commit. `entities deploy` makes its tables.",
+        """Install one with what it refers to, or bring it to its newer version, as a commit.
+
+        What was changed locally is kept. `entities deploy` makes its tables.
+        """,
         member("--domain", "The domain that it goes into."),
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from mdm_gitops.cli import CONTEXT, LazyGroup
-from mdm_gitops.cli._mirror import confirm
+from mdm_gitops.cli._given import confirm
 from mdm_gitops.cli._output import echo_json, json_option, say
 from mdm_gitops.cli._show import show_list
 

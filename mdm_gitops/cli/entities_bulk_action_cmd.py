@@ -12,7 +12,8 @@ import click
 
 from mdm_gitops.cli import CONTEXT
 from mdm_gitops.cli._errors import count_of
-from mdm_gitops.cli._mirror import confirm, value_options, values_given
+from mdm_gitops.cli._given import confirm, values_given
+from mdm_gitops.cli._mirror import value_options
 from mdm_gitops.cli._output import console, echo_json, json_option, say
 from mdm_gitops.cli._remote import Remote, remote_options
 from mdm_gitops.cli._show import show_list, show_object

@@ -65,6 +65,10 @@ _DEPLOYED: Final = ("entity", "planId", "deploymentId", "steps", "changes")
 
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "data": ("mdm_gitops.cli.entities_data_cmd:data", "Read and write rows."),
+    "duplicates": (
+        "mdm_gitops.cli.entities_duplicates_cmd:duplicates",
+        "Find rows that may mean the same.",
+    ),
     "merges": ("mdm_gitops.cli.entities_merges_cmd:merges", "Look at merges, and undo them."),
     "filters": ("mdm_gitops.cli.entities_filters_cmd:filters", "Keep filters by name."),
 }

@@ -17,6 +17,7 @@ from mdm_gitops.cli._mirror import (
     member,
     mirror,
     option,
+    take,
 )
 
 _DATA: Final = "/entities/{name}/data"
@@ -32,7 +33,7 @@ def _choosing(what: str) -> tuple[Option, ...]:
     return (
         option("--column", what, required=True),
         option("--q", "What the label contains.", metavar="TEXT"),
-        TAKE,
+        take(100),
     )
 
 
@@ -46,6 +47,10 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "bulk-action": (
         "mdm_gitops.cli.entities_bulk_action_cmd:bulk_action",
         "Update or delete all rows that a filter finds.",
+    ),
+    "similar": (
+        "mdm_gitops.cli.entities_duplicates_cmd:similar",
+        "List rows that are like a given one.",
     ),
     "deduplicate": ("mdm_gitops.cli.entities_merges_cmd:deduplicate", "Merge two rows."),
     "export": ("mdm_gitops.cli.entities_export_cmd:export", "Export rows as a file."),

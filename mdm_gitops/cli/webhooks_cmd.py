@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from mdm_gitops.cli import CONTEXT, LazyGroup
-from mdm_gitops.cli._mirror import TAKE, Kind, Option, member, mirror, option
+from mdm_gitops.cli._mirror import Kind, Option, member, mirror, option, take
 from mdm_gitops.cli.shared_yaml_cmd import export_command, import_command
 
 _ACTIONS: Final = (
@@ -90,7 +90,7 @@ COMMANDS: Final = (
         "List what was not delivered.",
         option("--state", "Only deliveries in this state.", choices=("waiting", "dead", "blocked")),
         option("--after", "Only changes after this one.", kind=Kind.NUMBER, minimum=0),
-        TAKE,
+        take(500),
         items="items",
         columns=("id", "recordId", "state", "attempts", "lastStatus", "lastError"),
     ),

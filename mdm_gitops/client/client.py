@@ -13,11 +13,13 @@ from mdm_gitops.client.bulk_actions import BulkActions
 from mdm_gitops.client.changes import Changes
 from mdm_gitops.client.connection import ApiKey, BearerToken, Connection, Credential, NoCredential
 from mdm_gitops.client.definitions import CommonEntities, Definitions, Deployment
+from mdm_gitops.client.duplicates import Duplicates
 from mdm_gitops.client.merges import Merges
 from mdm_gitops.client.operator import Operator, Plans
 from mdm_gitops.client.packages import Packages
 from mdm_gitops.client.retries import Retries
 from mdm_gitops.client.rows import Filters, Rows
+from mdm_gitops.client.search import Search
 from mdm_gitops.client.transport import Answer, Body, Limits, Request, Transport, json_body
 from mdm_gitops.client.values import Json
 from mdm_gitops.client.webhooks import Webhooks
@@ -138,13 +140,13 @@ class Client:
             answer = await self.request("GET", path, query=given)
             for each in answer[items]:
                 yield each
-            if not answer.get("hasMore"):
-                return
             if answer.get("nextAfter") is not None:
                 given["after"] = answer["nextAfter"]
                 given.pop("skip", None)
             else:
                 given["skip"] = int(given.get("skip") or 0) + len(answer[items])
+            if not _goes_on(answer, items, given):
+                return
 
     # --- by subject -------------------------------------------------------------------------------
 
@@ -164,6 +166,10 @@ class Client:
         """Merging rows of *entity*."""
         return Merges(self, entity)
 
+    def duplicates(self, entity: str) -> Duplicates:
+        """Rows of *entity* that may mean the same, and rows like a given one."""
+        return Duplicates(self, entity)
+
     def filters(self, entity: str) -> Filters:
         """The caller's saved filters of *entity*."""
         return Filters(self, entity)
@@ -179,6 +185,10 @@ class Client:
     @cached_property
     def common_entities(self) -> CommonEntities:
         return CommonEntities(self)
+
+    @cached_property
+    def search(self) -> Search:
+        return Search(self)
 
     @cached_property
     def changes(self) -> Changes:
@@ -228,6 +238,14 @@ def _one_of(api_key: str | None, token: str | None, credential: Credential | Non
     if token is not None:
         return BearerToken(token)
     return credential or NoCredential()
+
+
+def _goes_on(answer: Mapping[str, Any], items: str, given: Mapping[str, Any]) -> bool:
+    """Say whether there are more: what the answer says, else while it is short of its total."""
+    if "hasMore" in answer:
+        return bool(answer["hasMore"])
+    total = answer.get("totalCount", answer.get("total"))
+    return bool(answer[items]) and total is not None and int(given.get("skip") or 0) < total
 
 
 def _silently(_: float) -> None:

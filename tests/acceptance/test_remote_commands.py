@@ -50,11 +50,21 @@ columns:
   - {name: code, dataType: string, nullable: false}
   - {name: country, dataType: string, reference: {entity: country}}
 """
+PLACE = """name: place
+domain: ref
+keyColumns: [code]
+columns:
+  - {name: code, dataType: string, nullable: false}
+  - {name: name, dataType: string}
+similarity:
+  columns: [{name: name, matchMode: fuzzy}]
+"""
 PERMISSIONS = "permissions:\n  - {users: [root], domains: ['*'], actions: [admin]}\n"
 FILES = {
     "mdm.yaml": PROJECT,
     "entities/country.yaml": COUNTRY,
     "entities/customer.yaml": CUSTOMER,
+    "entities/place.yaml": PLACE,
     "permissions.yaml": PERMISSIONS,
 }
 
@@ -291,6 +301,48 @@ def test_two_rows_that_are_one(shell: Shell) -> None:
     for decide in ("approve", "reject"):
         error = shell.json("entities", "merges", decide, "country", merge, code=1)["error"]
         assert error["code"] != "INTERNAL"
+
+
+def test_rows_that_are_alike(shell: Shell) -> None:
+    def create(code: str, name: str) -> str:
+        given = ("--set", f"code={code}", "--set", f"name={name}")
+        return str(shell.json("entities", "data", "create", "place", *given)["_sys_id"])
+
+    first, second = create("k1", "Kreuzlingen am See"), create("k2", "Kreuzlingen am Se")
+    like = ("--id", first, "--min-score", "0.1", "--top", "5")
+    found = shell.lines("entities", "data", "similar", "place", *like)
+    assert second in [line[0] for line in found]
+    like = ("--set", "name=Kreuzlingen am See")
+    assert shell.json("entities", "data", "similar", "place", *like)["matches"]
+
+    done = shell.json("entities", "duplicates", "scan", "place", "--full", "--min-score", "0.1")
+    assert done["state"] == "done"
+    scan = done["scanId"]
+    assert ["state", "done"] in shell.lines("entities", "duplicates", "show", "place", scan)
+    ended = shell.json("entities", "duplicates", "cancel", "place", scan)
+    assert ended["state"] == "done"
+
+    def pairs(*more: str) -> list[set[str]]:
+        return [set(line[1:3]) for line in shell.lines(*listed, *more)]
+
+    listed = ("entities", "duplicates", "list", "place", "--min-score", "0.1")
+    assert {first, second} in pairs("--all")
+    shell("entities", "duplicates", "dismiss", "place", first, second)
+    assert {first, second} not in pairs()
+    assert {first, second} in pairs("--dismissed")
+    done_again = shell("entities", "duplicates", "reopen", "place", first, second)
+    assert "may be a pair again" in done_again.stderr
+    assert {first, second} in pairs()
+
+
+def test_words(shell: Shell) -> None:
+    given = ("--set", "code=w1", "--set", "name=Zürichsee Nordufer")
+    shell("entities", "data", "create", "place", *given)
+    found = shell.lines("search", "data", "nordufer", "zurich", "--entity", "place")
+    assert "«Nordufer»" in found[1][3]
+    assert ["country"] in [line[:1] for line in shell.lines("search", "entities", "country")]
+    nothing = shell("search", "data", "xyzzyplugh")
+    assert "nothing found" in nothing.stderr
 
 
 # --- approvals ------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ WRITTEN = {
     "export_data": "entities data export",
     "preview_bulk_action": "entities data bulk-action",
     "execute_bulk_action": "entities data bulk-action",
+    "scan_duplicates": "entities duplicates scan",
     "list_changes": "changes",
     "get_me": "whoami",
     "export_permissions": "permissions yaml-export",
@@ -127,6 +128,7 @@ def agrees(option: Option, parameter: Parameter) -> None:
     assert option.choices == parameter.choices, parameter.name
     assert option.required == parameter.required, parameter.name
     assert option.minimum is None or option.minimum == parameter.minimum, parameter.name
+    assert option.maximum is None or option.maximum == parameter.maximum, parameter.name
 
 
 @pytest.mark.parametrize(
