@@ -88,50 +88,37 @@ class WarehouseDeployer:
 
     async def preview(self, entity: str) -> Document:
         from mdm_gitops.plan.document import to_document
-        from mdm_gitops.warehouse.planning import make_plan
 
         definitions = await self._usable()
+        inspect = self._inspect(effects=True)
         async with self._connection() as conn:
-            plan = await make_plan(
-                conn,
-                definitions,
-                schemas=self._schemas,
-                target=[entity],
-                inspect=self._inspect(effects=True),
-            )
+            plan = await self._plan(conn, definitions, [entity], inspect=inspect)
         return to_document(plan, policy=definitions.project.policy)
 
     async def deploy(
         self, entity: str, *, actor: str, allow: Sequence[str], plan_id: str | None
     ) -> Document:
-        from mdm_gitops.warehouse.apply import apply_plan
-        from mdm_gitops.warehouse.planning import make_plan
-
         definitions = await self._usable()
-        allowances = tuple(Allowance.parse(text) for text in allow)
+        allowances = [Allowance.parse(text) for text in allow]
 
         async def run() -> Applied:
             async with self._connection() as conn:
                 plan = None
                 if plan_id is not None:
-                    plan = await make_plan(
-                        conn, definitions, schemas=self._schemas, target=[entity]
-                    )
+                    plan = await self._plan(conn, definitions, [entity], inspect=None)
                     if plan.plan_id != plan_id:
                         raise PlanStale(
                             f"plan {plan_id[:80]} is out of date",
                             hint="Preview again and review it",
                         )
-                return await apply_plan(
+                return await self._apply(
                     conn,
                     definitions,
                     plan,
-                    schemas=self._schemas,
                     actor=actor,
                     target=[entity],
                     allowances=allowances,
                     approved=plan is not None,
-                    patience=self._patience,
                     inspect=self._inspect(),
                 )
 
@@ -152,7 +139,7 @@ class WarehouseDeployer:
                     schemas=self._schemas,
                     actor=actor,
                     allowances=allowances,
-                    patience=self._patience,
+                    patience=self._patience(),
                 )
 
         return _document(entity, await self._to_its_end(run()))
@@ -168,7 +155,7 @@ class WarehouseDeployer:
                     confirm=confirm,
                     schemas=self._schemas,
                     actor=actor,
-                    patience=self._patience,
+                    patience=self._patience(),
                 )
             tables, columns = list(dropped.tables), list(dropped.columns)
             return {"entity": entity, "droppedTables": tables, "droppedColumns": columns}
@@ -181,21 +168,17 @@ class WarehouseDeployer:
         Whoever commits them through the API says yes to what they open.
         """
         from mdm_gitops.plan.build import ACCESS
-        from mdm_gitops.warehouse.apply import apply_plan
 
         definitions = await self._usable()
 
         async def run() -> None:
             async with self._connection() as conn:
-                await apply_plan(
+                await self._apply(
                     conn,
                     definitions,
                     None,
-                    schemas=self._schemas,
                     actor=actor,
                     target=[ACCESS],
-                    approved=True,
-                    patience=self._patience,
                     inspect=self._inspect(always=False),
                 )
 
@@ -205,17 +188,10 @@ class WarehouseDeployer:
         """Raise PlanRefused if *definitions* could not take effect by ``apply_access`` now."""
         from mdm_gitops.plan.build import ACCESS
         from mdm_gitops.warehouse.apply import refuse_blocked
-        from mdm_gitops.warehouse.planning import make_plan
 
+        inspect = self._inspect(always=False)
         async with self._connection() as conn:
-            plan = await make_plan(
-                conn,
-                definitions,
-                schemas=self._schemas,
-                target=[ACCESS],
-                statement_timeout_s=self._settings.Apply.StatementTimeoutSeconds,
-                inspect=self._inspect(always=False),
-            )
+            plan = await self._plan(conn, definitions, [ACCESS], inspect=inspect)
         refuse_blocked(plan)
 
     # --- several entities at once -----------------------------------------------------------------
@@ -226,18 +202,9 @@ class WarehouseDeployer:
         Raises:
             PlanRefused: it cannot be applied, or somebody has to allow more than *group* does.
         """
-        from mdm_gitops.warehouse.planning import make_plan
-
         wanted = in_environment(definitions, self._settings.Environment)
         async with self._connection() as conn:
-            plan = await make_plan(
-                conn,
-                wanted,
-                schemas=self._schemas,
-                target=_targets(group),
-                statement_timeout_s=self._settings.Apply.StatementTimeoutSeconds,
-                inspect=self._inspect(),
-            )
+            plan = await self._plan(conn, wanted, _targets(group), inspect=self._inspect())
         _refuse_unallowed(plan, wanted, group)
         return plan
 
@@ -245,27 +212,22 @@ class WarehouseDeployer:
         self, definitions: Definitions, group: Group, *, actor: str
     ) -> Document:
         """Apply the plan for *group*; see ``check_together`` and ``apply_plan`` for errors."""
-        from mdm_gitops.warehouse.apply import apply_plan
-
         wanted = in_environment(definitions, self._settings.Environment)
-        patience = replace(self._patience, writer_lock_s=_WRITER_LOCK_S)
 
         async def run() -> Applied:
             for attempt in range(_ATTEMPTS):
                 plan = await self.check_together(definitions, group)
                 try:
                     async with self._connection() as conn:
-                        return await apply_plan(
+                        return await self._apply(
                             conn,
                             wanted,
                             plan,
-                            schemas=self._schemas,
                             actor=actor,
                             target=_targets(group),
                             allowances=_allowances(group),
-                            approved=True,
-                            patience=patience,
                             inspect=self._inspect(),
+                            wait_s=_WRITER_LOCK_S,
                         )
                 except PlanStale:  # perhaps the operator was faster
                     if attempt == _ATTEMPTS - 1:
@@ -279,7 +241,6 @@ class WarehouseDeployer:
 
         For a deployment that broke off after its tables were there.
         """
-        from mdm_gitops.warehouse.apply import apply_plan
         from mdm_gitops.warehouse.lifecycle import drop_archives
         from mdm_gitops.warehouse.store import read_state
 
@@ -291,16 +252,15 @@ class WarehouseDeployer:
                 there = [name for name in group.entities if name in state.entities]
                 if not there and not group.access:
                     return
-                await apply_plan(
+                await self._apply(
                     conn,
                     definitions,
                     None,
-                    schemas=self._schemas,
                     actor=actor,
                     target=[*there, *_targets(replace(group, entities=()))],
                     allowances=[Allowance(code="PRUNE_CAP", subject="*")],
-                    approved=True,
-                    patience=replace(self._patience, writer_lock_s=_WRITER_LOCK_S),
+                    inspect=None,
+                    wait_s=_WRITER_LOCK_S,
                 )
                 for name in group.created.intersection(there):
                     await drop_archives(
@@ -309,7 +269,7 @@ class WarehouseDeployer:
                         confirm=name,
                         schemas=self._schemas,
                         actor=actor,
-                        patience=self._patience,
+                        patience=self._patience(),
                     )
 
         await self._to_its_end(run())
@@ -358,18 +318,57 @@ class WarehouseDeployer:
         async with conn:
             yield conn
 
-    @property
-    def _patience(self) -> Patience:
-        from mdm_gitops.warehouse.apply import Patience
+    async def _plan(
+        self,
+        conn: Connection,
+        definitions: Definitions,
+        target: Sequence[str],
+        *,
+        inspect: Inspect | None,
+    ) -> Plan:
+        from mdm_gitops.warehouse.planning import make_plan
 
-        apply = self._settings.Apply
-        return Patience(
-            table_lock_s=apply.LockTimeoutSeconds,
-            concurrently_lock_s=apply.ConcurrentlyLockTimeoutSeconds,
-            statement_s=apply.StatementTimeoutSeconds,
-            lock_retries=apply.LockRetries,
-            batch_rows=apply.BackfillBatchRows,
+        return await make_plan(
+            conn,
+            definitions,
+            schemas=self._schemas,
+            target=target,
+            statement_timeout_s=self._settings.Apply.StatementTimeoutSeconds,
+            inspect=inspect,
         )
+
+    async def _apply(
+        self,
+        conn: Connection,
+        definitions: Definitions,
+        plan: Plan | None,
+        *,
+        actor: str,
+        target: Sequence[str],
+        inspect: Inspect | None,
+        allowances: Sequence[Allowance] = (),
+        approved: bool = True,
+        wait_s: float = 0.0,
+    ) -> Applied:
+        from mdm_gitops.warehouse.apply import apply_plan
+
+        return await apply_plan(
+            conn,
+            definitions,
+            plan,
+            schemas=self._schemas,
+            actor=actor,
+            target=target,
+            allowances=allowances,
+            approved=approved,
+            patience=self._patience(wait_s),
+            inspect=inspect,
+        )
+
+    def _patience(self, wait_s: float = 0.0) -> Patience:
+        from mdm_gitops.warehouse.session import patience_of
+
+        return patience_of(self._settings, writer_lock_s=wait_s)
 
 
 def _targets(group: Group) -> list[str]:
