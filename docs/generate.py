@@ -175,6 +175,7 @@ _PACKAGES: Final = (
     "api/mdm_api",
     "operator/mdm_operator",
     "mdm_gitops/cli",
+    "mdm_gitops/client",
     "mdm_gitops/deliver",
     "mdm_gitops/data",
     "mdm_gitops/access",
