@@ -541,12 +541,8 @@ async def test_the_audit_has_the_action_and_no_values(
     assert (details["change"], details["matchCount"], details["updated"]) == ("update", 5, 5)
 
 
-async def test_a_client_that_leaves_takes_all_of_it_back(
-    api: Bulk, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mdm_gitops.data.bulk_run.PIECE", 4)
-    action: dict[str, Any] = {"action": "update", "all": True, "set": {"note": "lost"}}
-    token = (await api.preview("place", **action))["previewToken"]
+async def _hold_third_piece(conn: AsyncConnection[Any]) -> None:
+    """Let the execution wait for lock 77 when two of its pieces are written."""
     await conn.execute(
         "CREATE FUNCTION mdm_data.wait_here() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN IF old.code = 'FR3' THEN PERFORM pg_advisory_xact_lock(77); END IF;"
@@ -554,14 +550,35 @@ async def test_a_client_that_leaves_takes_all_of_it_back(
         " CREATE TRIGGER wait_here BEFORE UPDATE ON mdm_data.place FOR EACH ROW"
         " EXECUTE FUNCTION mdm_data.wait_here()"
     )
+
+
+@pytest.mark.parametrize("end", ["client", "session"])
+async def test_what_is_cut_off_leaves_nothing(
+    api: Bulk, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The client leaves, or the session of the warehouse is killed, in the middle of the third piece."""
+    monkeypatch.setattr("mdm_gitops.data.bulk_run.PIECE", 4)
+    action: dict[str, Any] = {"action": "update", "all": True, "set": {"note": "lost"}}
+    token = (await api.preview("place", **action))["previewToken"]
+    await _hold_third_piece(conn)
     before = await last_seq(conn)
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock(77)")
-        task = asyncio.create_task(api.send("execute", "place", previewToken=token, **action))
-        await _somebody_waits(conn)  # two pieces are written, the third one is under way
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        task = asyncio.create_task(
+            api.send("execute", "place", lines=True, previewToken=token, **action)
+        )
+        await _somebody_waits(conn)
+        if end == "client":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            await conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event = 'advisory'"
+            )
+            *_, last = [json.loads(line) for line in (await task).text.splitlines()]
+            assert last["problem"]["code"] == "WAREHOUSE_UNAVAILABLE"
         await _somebody_waits(conn, 0)
     assert {row["note"] for row in await api.rows("place")} == {None}
     assert await events(conn, before) == []
