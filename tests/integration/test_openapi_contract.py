@@ -34,6 +34,7 @@ VALUES = {
         "sort": ("code", "-code"),
         "fields": ("code", "code,_sys_id"),
         "asOfUtc": ("2099-01-01T00:00:00Z",),
+        "q": ("c1", "zurich", "open d"),
     }
 }
 _ANY = {"type": ["string", "number", "boolean", "null"]}
