@@ -119,6 +119,8 @@ def cli_page() -> str:
         '- `--json` prints one JSON object, also for an error: `{"error": {...}}`.',
         "- Colour and progress bars appear on a terminal only. `NO_COLOR` switches colour off,",
         "  `FORCE_COLOR` on.",
+        "- Commands that speak to a server take it from `--url` and `--api-key`, else from `MDM_URL`",
+        "  and `MDM_API_KEY`, else from a profile; [the guide](../guides/command-line.md) tells more.",
         "",
         "| exit code | meaning |",
         "|---|---|",
@@ -153,12 +155,19 @@ def _commands(context: click.Context) -> Iterator[click.Context]:
 def _command(context: click.Context) -> Iterator[str]:
     command = context.command
     yield from ("```text", command.get_usage(context).removeprefix("Usage: "), "```", "")
-    # What is written with a number sign is a line of YAML, not a heading.
-    yield re.sub(r"^(# .+)$", r"`\1`", inspect.cleandoc(command.help or ""), flags=re.MULTILINE)
+    yield "\n\n".join(map(_paragraph, inspect.cleandoc(command.help or "").split("\n\n")))
     options = [each for each in command.params if isinstance(each, click.Option)]
     if options:
         yield from ("", "| option | default | meaning |", "|---|---|---|")
         yield from (_option(option, context) for option in options)
+
+
+def _paragraph(text: str) -> str:
+    """Return a paragraph of a help text; one that click leaves as it is shows lines to type."""
+    if text.startswith("\b\n"):
+        return f"```sh\n{text[2:]}\n```"
+    # What is written with a number sign is a line of YAML, not a heading.
+    return re.sub(r"^(# .+)$", r"`\1`", text, flags=re.MULTILINE)
 
 
 def _option(option: click.Option, context: click.Context) -> str:
