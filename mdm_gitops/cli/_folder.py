@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from mdm_gitops.settings import Settings
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+|[\w.-]+@[\w.-]+:.+", re.IGNORECASE)
 
@@ -28,3 +31,17 @@ class Folder(click.Path):
 
 
 FOLDER: Final = Folder(path_type=Path)
+
+
+def refuse_without_files(folder: Path, settings: Settings) -> None:
+    """Raise InputError for a folder that holds settings alone, since its definitions are fetched."""
+    if settings.Source.Url is None or (folder / "mdm.yaml").exists():
+        return
+    from mdm_gitops.errors import InputError
+    from mdm_gitops.source.git import without_credentials
+
+    raise InputError(
+        f"the definitions of {folder} are fetched from {without_credentials(settings.Source.Url)};"
+        " this command reads a folder",
+        hint="clone it and name the clone; `mdm-gitops status` and `plans` tell what the operator does",
+    )

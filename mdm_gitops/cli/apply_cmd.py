@@ -14,7 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._errors import count_of
-from mdm_gitops.cli._folder import FOLDER
+from mdm_gitops.cli._folder import FOLDER, refuse_without_files
 from mdm_gitops.cli._output import echo_json, json_option, say, wants_color, warn
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ async def _apply(
     environment = settings.Environment
     if saved is not None:
         saved.refuse_elsewhere(environment=environment)
+    refuse_without_files(directory, settings)
     definitions = in_environment(
         read_folder(directory, reserved_schemas=reserved_schemas(settings)), environment
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mdm_gitops.cli._environment import environment_option
-from mdm_gitops.cli._folder import FOLDER
+from mdm_gitops.cli._folder import FOLDER, refuse_without_files
 from mdm_gitops.cli._output import json_option, say, wants_color
 from mdm_gitops.cli._package import folder_of, looks_like_archive, read_package_at
 
@@ -244,6 +244,7 @@ def _definitions(directory: Path, rev: str | None) -> Definitions:
     if looks_like_archive(directory):
         found = read_package_at(directory, rev=rev, reserved_schemas=reserved)
     elif rev is None:
+        refuse_without_files(directory, settings)
         found = read_folder(directory, reserved_schemas=reserved)
     else:
         found = read_revision(directory, rev, reserved_schemas=reserved)

@@ -183,6 +183,18 @@ def test_wrong_usage_exits_with_64(arguments: list[str], repo: Repository) -> No
     assert not (repo.root / "x").exists()
 
 
+@pytest.mark.parametrize("command", [["plan"], ["apply", "--auto-approve"]])
+def test_a_folder_whose_definitions_are_fetched_is_told_from_one_without_any(
+    command: list[str], repo: Repository
+) -> None:
+    fetched = {"Mdm__Source__Url": "https://git.example.com/hub.git"}
+    assert repo.run("plan", environment=fetched).returncode == 0, "files that are here are read"
+    (repo.root / "mdm.yaml").unlink()
+    is_told(repo.run(*command), 1, "there is no mdm.yaml in this folder", "mdm-gitops init")
+    told = "are fetched from https://git.example.com/hub.git; this command reads a folder"
+    is_told(repo.run(*command, environment=fetched), 1, told, "clone it and name the clone")
+
+
 def test_a_warehouse_that_is_not_there_exits_with_1(repo: Repository) -> None:
     nowhere = {"Mdm__Database__Url": "postgresql://x:secret@127.0.0.1:1/x"}
     done = repo.run("plan", environment=nowhere)
