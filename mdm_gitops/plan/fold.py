@@ -173,11 +173,16 @@ def _created(items: Sequence[PlannedChange], checks: Sequence[CheckResult]) -> I
     views = [item for item in items if isinstance(item.change, CreateView)]
     unique = (item.change.index for item in indexes if isinstance(item.change, AddIndex))
     sets = [", ".join(index.columns) for index in unique if index.unique]
-    computed = [i for i in indexes if isinstance(i.change, AddIndex) and i.change.index.computed]
-    indexes = [item for item in indexes if item not in computed]
+    computed = {
+        item.change.index.kind.value: item
+        for item in indexes
+        if isinstance(item.change, AddIndex) and item.change.index.computed
+    }
+    indexes = [item for item in indexes if item not in computed.values()]
     if sets:
         yield _created_line("unique", "; ".join(sets), indexes)
-    yield from (_draft(item).line(checks) for item in computed)
+    for kind, item in computed.items():
+        yield _created_line(kind, ", ".join(_columns_indexed(item)), [item])
     if keys:
         refers = (c.change for c in keys if isinstance(c.change, AddForeignKey))
         targets = ((c.foreign_key.column, c.foreign_key.target_table) for c in refers)
@@ -191,6 +196,10 @@ def _created(items: Sequence[PlannedChange], checks: Sequence[CheckResult]) -> I
         lookups = _indexes_of(edit, items)
         yield _created_line("approval", "changes wait for an approver", lookups)
     yield from (_draft(item).line(checks) for item in views)
+
+
+def _columns_indexed(item: PlannedChange) -> tuple[str, ...]:
+    return item.change.index.columns if isinstance(item.change, AddIndex) else ()
 
 
 def _indexes_of(table: str, items: Sequence[PlannedChange]) -> list[PlannedChange]:

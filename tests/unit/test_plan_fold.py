@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from mdm_gitops.model import Action, ChangeClass
 from mdm_gitops.plan import changes as c
 from mdm_gitops.plan.fold import fold
 from mdm_gitops.plan.outline import outline, summary
-from mdm_gitops.plan.physical import Role, RuleKind, satellite
+from mdm_gitops.plan.physical import IndexKind, Role, RuleKind, computed_index, satellite
 from mdm_gitops.plan.plan import CheckResult, DataCheck, Refusal, RefusalCode, Violation
 from tests.unit.plan_changes import CHANGES, FILTER, check
 from tests.unit.plan_samples import (
@@ -66,6 +67,8 @@ def _drop_check(name: str, kind: RuleKind) -> c.DropCheck:
     )
 
 
+SEARCH = computed_index("customer", IndexKind.SEARCH, ("code", "region"))
+MATCH = computed_index("customer", IndexKind.MATCH, ("code",), "exact")
 RETYPE = CHANGES["retype-column"]
 AT_LEAST_0 = check(rule("weight", RuleKind.RANGE, (0, None)))
 KEPT = "each value is converted into a new column; the old column is kept as archive 4"
@@ -230,6 +233,21 @@ FOLDED: list[tuple[str, tuple[c.Change, ...], list[str]]] = [
         ],
     ),
     (
+        "an index of search beside a new column",
+        (_add(SEARCH), _on(c.AddColumn, column=column("region"), main_table="customer")),
+        ["+ region | text", "~ code, region indexed for search"],
+    ),
+    (
+        "an index of search over other columns is built again",
+        (_drop(replace(SEARCH, columns=("code",))), _add(SEARCH)),
+        ["~ code, region indexed for search | built again"],
+    ),
+    (
+        "an index of search that goes, also with its column",
+        (_drop(SEARCH), _drop(replace(MATCH, columns=("region",)))),
+        ["~ code, region no longer indexed for search", "~ region no longer indexed for matching"],
+    ),
+    (
         "properties each have a line",
         (CHANGES["change-definition"],),
         [
@@ -289,12 +307,14 @@ def test_a_new_entity() -> None:
         _add(unique("customer", "c1"), online=False),
         _add(unique("customer", "c2", "c3"), online=False),
         _add(plain_index("customer", "region"), online=False),
+        _add(SEARCH, online=False),
         _refer("sales_region", online=False),
         _on(c.CreateView, view=view("customer", "c1")),
     )
     assert _lines(*every) == [
         f"+ 32 columns | {', '.join(names[:30])}, and 2 more",
         "+ unique | c1; c2, c3",
+        "+ search | code, region",
         "+ refers to | sales_region by region",
         "+ history | each version of a row is kept",
         "+ approval | changes wait for an approver",
