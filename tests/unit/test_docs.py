@@ -35,6 +35,9 @@ from mdm_gitops.model.entity import (
     Similarity,
     SimilarityColumn,
     SortColumn,
+    Survivorship,
+    SurvivorshipColumn,
+    SurvivorshipSources,
     UniqueConstraint,
 )
 from mdm_gitops.model.project import (
@@ -70,6 +73,9 @@ PAGE_OF: dict[type[Definition], str] = {
     Similarity: ENTITY_PAGE,
     SimilarityColumn: ENTITY_PAGE,
     SortColumn: ENTITY_PAGE,
+    Survivorship: ENTITY_PAGE,
+    SurvivorshipColumn: ENTITY_PAGE,
+    SurvivorshipSources: ENTITY_PAGE,
     UniqueConstraint: ENTITY_PAGE,
     Project: LAYOUT_PAGE,
     Domain: LAYOUT_PAGE,
