@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import json
+import os
+import pty
 import socket
 import stat
 import subprocess
@@ -672,6 +675,60 @@ def test_signing_in_with_a_browser(stranger: Shell, site: Site) -> None:
     assert stranger.json("whoami")["principal"] == "user:anna"
     nowhere = stranger("login", "--device", "--issuer", f"{site.provider.issuer}/", code=1)
     assert "another name" in nowhere.stderr or "does not answer" in nowhere.stderr
+
+
+# --- on a terminal --------------------------------------------------------------------------------
+
+
+def on_terminal(shell: Shell, *arguments: str, types: str = "") -> tuple[int, str]:
+    """Run a command on a terminal where somebody types; return its code and what was shown."""
+    ours, theirs = pty.openpty()
+    given = environment(**{**shell.variables, "TERM": "xterm", "COLUMNS": "100"})
+    process = subprocess.Popen(
+        [PROGRAM, *arguments],
+        env={name: value for name, value in given.items() if name != "NO_COLOR"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    os.write(ours, types.encode())
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while piece := os.read(ours, 65_536):
+            shown += piece
+    os.close(ours)
+    return process.wait(PATIENCE_S), shown.decode()
+
+
+def test_a_table_steers_no_terminal(shell: Shell) -> None:
+    """What others wrote is shown, but is not obeyed."""
+    evil = "x\x1b]0;owned\x07\x9b31mred\u202e"
+    values = json.dumps({"code": "t1", "name": evil})
+    row = shell.json("entities", "data", "create", "place", "--file", "-", stdin=values)
+    listed = ("entities", "data", "list", "place", "--filter", "[code] = 't1'")
+    code, shown = on_terminal(shell, *listed)
+    assert code == 0 and "\x1b[1m" in shown  # the heading is bold, so this was a table
+    assert "owned" in shown and "red" in shown
+    for sign in ("\x1b]", "\x9b", "\u202e"):
+        assert sign not in shown
+    code, shown = on_terminal(shell, "entities", "data", "get", "place", row["_sys_id"])
+    assert code == 0 and "owned" in shown and "\x1b]" not in shown
+    assert "\x1b" not in shell(*listed).stdout
+    assert shell.json(*listed)["items"][0]["name"] == evil  # as data it is what it is
+
+
+def test_a_terminal_is_asked(shell: Shell) -> None:
+    row = shell.json("entities", "data", "create", "place", "--set", "code=t2")["_sys_id"]
+    delete = ("entities", "data", "delete", "place", row)
+    code, shown = on_terminal(shell, *delete, types="n\n")
+    assert code == 1 and f"Delete row {row} of place?" in shown and "aborted" in shown
+    assert shell.json("entities", "data", "get", "place", row)["code"] == "t2"
+    code, shown = on_terminal(shell, *delete, types="y\n")
+    assert code == 0 and f"row {row} is deleted" in shown
+    assert shell.json("entities", "data", "get", "place", row, code=1)["error"]["code"] == (
+        "ROW_NOT_FOUND"
+    )
 
 
 # --- all of them ----------------------------------------------------------------------------------
