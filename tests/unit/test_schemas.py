@@ -96,6 +96,10 @@ ENTITY = st.fixed_dictionaries(
         "keyColumns": JUNK,
         "sortColumns": st.lists(st.just({"column": "a", "direction": "asc"}) | JUNK, max_size=2),
         "similarity": JUNK | st.just({"minScore": 1}) | st.just({"topN": 0}),
+        "survivorship": JUNK
+        | st.just({"rules": []})
+        | st.just({"rules": ["longest"], "columns": [{"name": "a", "rules": ["survivor"]}]})
+        | st.just({"sources": {"column": "a", "order": ["x"]}}),
         "deletedRetentionDays": JUNK,
         "history_enabled": st.just(True),
     },

@@ -231,6 +231,9 @@ def entities(draw: st.DrawFn) -> Entity:
             "keyColumns": draw(st.sampled_from([[], [names[0]]])),
             "sortColumns": draw(st.sampled_from([[], [{"column": names[0], "direction": "desc"}]])),
             "lifecycle": {"preventRemove": draw(st.booleans())},
+            "survivorship": draw(
+                st.sampled_from([{}, {"rules": ["longest"]}, {"rules": ["mostRecent", "survivor"]}])
+            ),
             "similarity": draw(
                 st.none()
                 | st.fixed_dictionaries(

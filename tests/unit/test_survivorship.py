@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from mdm_gitops.data.survivorship import Choice, Side, choose
 from mdm_gitops.model import Entity
 from mdm_gitops.model.checks import check_entity
+from mdm_gitops.plan.changes import ChangeDefinition
+from mdm_gitops.plan.fields import entity_fields
+from mdm_gitops.plan.physical import physical_entity
+from mdm_gitops.plan.words import word
 
 _THEN = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS: list[dict[str, Any]] = [
@@ -23,7 +27,8 @@ COLUMNS: list[dict[str, Any]] = [
 
 
 def entity(**survivorship: Any) -> Entity:
-    document = {"name": "a", "domain": "d", "keyColumns": ["code"], "columns": COLUMNS}
+    document: dict[str, Any] = {"name": "a", "domain": "d", "columns": COLUMNS}
+    document["keyColumns"] = ["code"]
     if survivorship:
         document["survivorship"] = survivorship
     return Entity.model_validate(document)
@@ -220,6 +225,15 @@ def test_rules_that_cannot_work_are_refused_where_they_stand(
     assert [(problem.pointer, problem.rule) for problem in found] == [
         (("survivorship", *pointer), rule)
     ]
+
+
+def test_a_change_of_rules_changes_no_table_and_is_told() -> None:
+    before, after = entity(), entity(rules=["longest", "mostRecent"], sources=SOURCES)
+    assert physical_entity(before, {}) == physical_entity(after, {})
+    fields = list(entity_fields(before, after, identities={}))
+    assert [field.path for field in fields] == ["survivorship"]
+    told = word(ChangeDefinition(entity="a", fields=tuple(fields)))
+    assert "longest" in str(told)
 
 
 def test_what_is_not_written_down_is_no_part_of_a_definition() -> None:
