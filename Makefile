@@ -12,6 +12,8 @@ PG ?= 18
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes of the tests would each compile the whole program anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile

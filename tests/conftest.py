@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,8 @@ class Templates:
         """Return the URL of the database that *prepare* has filled; nobody is connected to it."""
         if prepare not in self._urls:
             url = self._maker()
-            asyncio.run(_prepare(url, prepare))
+            with ThreadPoolExecutor(1) as beside:  # here a loop may run already
+                beside.submit(asyncio.run, _prepare(url, prepare)).result()
             self._urls[prepare] = url
         return self._urls[prepare]
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support import program
+
 PROGRAM = str(Path(sys.executable).with_name("mdm-gitops"))
 KEY = "bootstrap-key-of-the-tests"
 PATIENCE_S = 60.0
@@ -31,18 +33,7 @@ def mdm(
     *arguments: str | Path, code: int = 0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end and check how it ended."""
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        env=environment(**variables),
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    return done
+    return program.run(*arguments, env=environment(**variables), code=code)
 
 
 class Up:

@@ -3,66 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import AsyncConnection
 
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.source import read_tree
-from tests.conftest import DatabaseMaker
-from tests.support import merging
+from tests.conftest import DatabaseMaker, Prepare
+from tests.support import approving, merging
 from tests.support.importing import deploy
-from tests.support.warehouses import SCHEMAS, apply, opened
-
-
-@pytest.fixture(scope="session")
-def importing_template(
-    admin: psycopg.Connection[Any], server_url: str, template: str
-) -> Iterator[str]:
-    """A database with the entities of ``support.importing``, to which nobody is connected."""
-    maker = DatabaseMaker(admin, server_url, template)
-    url = maker()
-    asyncio.run(_deploy(url))
-    yield url
-    maker.drop_all()
-
-
-async def _deploy(url: str) -> None:
-    async with opened(url) as conn:
-        await deploy(conn)
+from tests.support.warehouses import SCHEMAS, apply
 
 
 @pytest.fixture
-def importing_url(make_database: DatabaseMaker, importing_template: str) -> str:
-    return make_database.copy_of(importing_template)
+def importing_url(copy_of: Callable[[Prepare], str]) -> str:
+    """A database with the entities of ``support.importing``."""
+    return copy_of(deploy)
 
 
-@pytest.fixture(scope="session")
-def customers_template(
-    admin: psycopg.Connection[Any], server_url: str, template: str
-) -> Iterator[str]:
-    """A database with the entities of ``test_writes`` and the first key; nobody is connected."""
-    maker = DatabaseMaker(admin, server_url, template)
-    url = maker()
-    asyncio.run(_deploy_customers(url))
-    yield url
-    maker.drop_all()
+@pytest.fixture
+def approving_url(copy_of: Callable[[Prepare], str]) -> str:
+    """A database with the entities of ``support.approving``, for ``approving.opened_copy``."""
+    return copy_of(approving.prepare)
 
 
-async def _deploy_customers(url: str) -> None:
+@pytest.fixture
+def customers_url(copy_of: Callable[[Prepare], str]) -> str:
+    """A database with the entities of ``test_writes`` and the first key."""
+    return copy_of(_customers)
+
+
+async def _customers(conn: AsyncConnection[Any]) -> None:
     from tests.integration.test_api_basics import KEY
     from tests.integration.test_writes import FILES
 
-    async with opened(url) as conn:
-        await apply(conn, read_tree(FILES))
-        await ensure_first_key(conn, schemas=SCHEMAS, configured=KEY)
-
-
-@pytest.fixture
-def customers_url(make_database: DatabaseMaker, customers_template: str) -> str:
-    return make_database.copy_of(customers_template)
+    await apply(conn, read_tree(FILES))
+    await ensure_first_key(conn, schemas=SCHEMAS, configured=KEY)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,13 +14,27 @@ from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.lifecycle import drop_archives, remove_entity
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration.test_api_basics import problem, served
-from tests.integration.test_api_changes import FILES, Lab, definitions, entity_id, opened, utc
+from tests.integration.test_api_changes import (
+    FILES,
+    Lab,
+    definitions,
+    entity_id,
+    opened,
+    prepare,
+    utc,
+)
 from tests.support.changes import Event, write_events
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio
 SCHEMAS = Schemas()
+
+
+@pytest.fixture
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(prepare)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.lifecycle import drop_archives, remove_entity
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration.test_api_basics import KEY, Client, add_key, problem, served
 from tests.support.changes import Event, write_events
 from tests.support.warehouses import apply
@@ -108,6 +109,21 @@ class Lab:
         return str((await self.send("POST", f"{entity}/data", values))["_sys_id"])
 
 
+KEYS: dict[str, str] = {"root": KEY}  # the others are made with the warehouse that is copied
+
+
+async def prepare(conn: AsyncConnection[Any]) -> None:
+    await apply(conn, definitions())
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    for name in ("lab", "hr", "north", "nobody"):
+        KEYS[name] = await add_key(conn, name)
+
+
+@pytest.fixture
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(prepare)
+
+
 @asynccontextmanager
 async def opened(url: str, *, tier: str = "Enterprise") -> AsyncIterator[Lab]:
     settings = Settings(
@@ -116,12 +132,9 @@ async def opened(url: str, *, tier: str = "Enterprise") -> AsyncIterator[Lab]:
         AuditRetentionDays=0,  # the tests remove by themselves
     )
     async with await connect(url, application_name="test") as conn:
-        await apply(conn, definitions())
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        keys = {name: await add_key(conn, name) for name in ("lab", "hr", "north", "nobody")}
         app = create_app(database_url=url, settings=settings)
         async with served(app) as client:
-            yield Lab(conn=conn, client=client, keys={**keys, "root": KEY}, app=app)
+            yield Lab(conn=conn, client=client, keys=KEYS, app=app)
 
 
 def definitions(**changes: bytes) -> Definitions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,8 +14,8 @@ from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration.test_api_basics import KEY, Client, add_key, problem, served
 from tests.support.warehouses import apply
 
@@ -61,12 +61,14 @@ SITES, COUNTRIES = "/api/v1/entities/site/data", "/api/v1/entities/country/data"
 VERSIONS = "/api/v1/entities/site/versions"
 
 
+async def prepare(conn: AsyncConnection[Any]) -> None:
+    await apply(conn, read_tree(FILES))
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+
+
 @pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_tree(FILES))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        yield conn
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(prepare)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from mdm_gitops.plan.changes import Phase
 from mdm_gitops.warehouse.apply import LOCK_PURPOSE, Applied, Patience, Progress, apply_plan
 from mdm_gitops.warehouse.lock import alone
 from mdm_gitops.warehouse.planning import make_plan
+from tests.conftest import DatabaseMaker, Prepare
 from tests.support import warehouses as on
 from tests.support.scenario import column, definitions, entity
 from tests.support.warehouse_state import state
@@ -62,13 +63,21 @@ VALUES (mdm.uuid_v7(), 'CH', now(), 'a', now(), 'a')
 """
 
 
-@pytest.fixture
-async def warehouse(conn: AsyncConnection[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+async def _prepare(conn: AsyncConnection[Any]) -> None:
     await on.apply(conn, BEFORE)
     await conn.execute(_COUNTRY)
     for n in range(5):
         await conn.execute(_INSERT, [f"i{n}", f"n{n}", str(n), "CH"])
-    yield conn
+
+
+@pytest.fixture
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(_prepare)
+
+
+@pytest.fixture
+def warehouse(conn: AsyncConnection[Any]) -> AsyncConnection[Any]:
+    return conn
 
 
 async def apply(conn: AsyncConnection[Any], wanted: Definitions, **options: Any) -> Applied:
@@ -116,14 +125,15 @@ async def test_a_plan_is_stale_when_the_definitions_moved(
 
 
 async def test_a_plan_is_stale_when_what_its_seed_does_has_moved(
-    conn: AsyncConnection[Any],
+    make_database: DatabaseMaker,
 ) -> None:
     wanted = definitions(COUNTRY, seeds={"country": [{"code": "CH"}, {"code": "DE"}]})
-    await on.apply(conn, definitions(COUNTRY))
-    plan = await on.plan(conn, wanted)
-    await conn.execute(_COUNTRY)
-    with pytest.raises(PlanStale, match="the rows that it counted have changed"):
-        await apply(conn, wanted, plan=plan)
+    async with on.opened(make_database()) as conn:
+        await on.apply(conn, definitions(COUNTRY))
+        plan = await on.plan(conn, wanted)
+        await conn.execute(_COUNTRY)
+        with pytest.raises(PlanStale, match="the rows that it counted have changed"):
+            await apply(conn, wanted, plan=plan)
 
 
 async def test_a_plan_is_applied_once(warehouse: AsyncConnection[Any]) -> None:

@@ -26,15 +26,15 @@ ENDS = {"data_created", "data_updated", "data_rejected"}
 
 
 @pytest.fixture
-async def lab(database_url: str) -> AsyncIterator[Lab]:
-    async with approving.opened(database_url) as lab:
+async def lab(approving_url: str) -> AsyncIterator[Lab]:
+    async with approving.opened_copy(approving_url) as lab:
         yield lab
 
 
 @pytest.fixture
-async def second(database_url: str, lab: Lab) -> AsyncIterator[Client]:
+async def second(approving_url: str, lab: Lab) -> AsyncIterator[Client]:
     settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
-    async with served(create_app(database_url=database_url, settings=settings)) as client:
+    async with served(create_app(database_url=approving_url, settings=settings)) as client:
         yield client
 
 

@@ -16,8 +16,8 @@ NOBODY = "01890000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture
-async def lab(database_url: str) -> AsyncIterator[Lab]:
-    async with approving.opened(database_url) as lab:
+async def lab(approving_url: str) -> AsyncIterator[Lab]:
+    async with approving.opened_copy(approving_url) as lab:
         yield lab
 
 

@@ -20,8 +20,8 @@ NOBODY = "01890000-0000-7000-8000-000000000000"
 
 
 @pytest.fixture
-async def lab(database_url: str) -> AsyncIterator[Lab]:
-    async with approving.opened(database_url) as lab:
+async def lab(approving_url: str) -> AsyncIterator[Lab]:
+    async with approving.opened_copy(approving_url) as lab:
         yield lab
 
 
@@ -309,11 +309,11 @@ async def test_the_list_of_results_is_bounded(lab: Lab, monkeypatch: pytest.Monk
 
 
 async def test_a_row_that_stays_locked_fails_with_its_piece(
-    lab: Lab, database_url: str, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, approving_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "PIECE", 2)
     ids = sorted(await insert_proposals(lab, [(f"P{n}", None) for n in range(6)]))
-    impatient = database_url.replace("options=", "options=-c%20lock_timeout%3D200ms%20")
+    impatient = approving_url.replace("options=", "options=-c%20lock_timeout%3D200ms%20")
     settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
     async with served(create_app(database_url=impatient, settings=settings)) as client:
         async with lab.conn.transaction():

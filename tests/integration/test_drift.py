@@ -7,7 +7,7 @@ lost. ``mdm-gitops drift`` shows the same from the records alone, without the de
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from mdm_gitops.errors import PlanRefused
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import DriftKind
+from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.script import build_script
+from tests.conftest import Prepare
 from tests.support import warehouses as on
 from tests.support.scenario import column, definitions, entity
 
@@ -55,12 +57,16 @@ SELECT mdm.uuid_v7(), 'i' || n, 'n' || n, 'e' || n, n, 'CH', 'note', now(), 'use
 """
 
 
-@pytest.fixture
-async def warehouse(conn: AsyncConnection[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+async def _prepare(conn: AsyncConnection[Any]) -> None:
     await on.apply(conn, deployed())
     for statement in _ROWS.split(";"):
         await conn.execute(statement)
-    yield conn
+
+
+@pytest.fixture
+async def warehouse(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(copy_of(_prepare), application_name="test") as conn:
+        yield conn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ they were.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from mdm_gitops.model import Definitions
 from mdm_gitops.plan.plan import RefusalCode
 from mdm_gitops.plan.policy import Allowance
 from mdm_gitops.warehouse.apply import Applied, apply_plan
+from mdm_gitops.warehouse.connect import connect
+from tests.conftest import Prepare
 from tests.support import warehouses as on
 from tests.support.scenario import column, definitions, entity, grant, webhook
 from tests.support.warehouse_state import state
@@ -52,11 +54,15 @@ def with_item(wanted: Any, *others: Any, **files: Any) -> Definitions:
 ITEM = (column("name"), column("old"), column("country"))
 
 
-@pytest.fixture
-async def warehouse(conn: AsyncConnection[Any]) -> AsyncIterator[AsyncConnection[Any]]:
+async def _prepare(conn: AsyncConnection[Any]) -> None:
     await on.apply(conn, BEFORE)
     await conn.execute(_ROWS)
-    yield conn
+
+
+@pytest.fixture
+async def warehouse(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(copy_of(_prepare), application_name="test") as conn:
+        yield conn
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import io
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,7 +14,8 @@ from psycopg import AsyncConnection
 
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connect
-from tests.support.importing import Importing, counts, good, reasons, refusal, served
+from tests.conftest import Prepare
+from tests.support.importing import Importing, counts, deploy, good, reasons, refusal, served
 
 pytestmark = pytest.mark.anyio
 HEAD = "code,Name,note\n"
@@ -29,6 +30,24 @@ async def conn(importing_url: str) -> AsyncIterator[AsyncConnection[Any]]:
 @pytest.fixture
 async def api(importing_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Importing]:
     async with served(importing_url) as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def unchanged_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    """A warehouse for the tests whose imports are refused, each of which leaves it as it is."""
+    return shared_copy_of(deploy)
+
+
+@pytest.fixture(scope="module")
+async def unchanged(unchanged_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(unchanged_url, application_name="test") as conn:
+        yield conn
+
+
+@pytest.fixture(scope="module")
+async def refusing(unchanged_url: str) -> AsyncIterator[Importing]:
+    async with served(unchanged_url) as api:
         yield api
 
 
@@ -79,17 +98,17 @@ UNREADABLE: list[tuple[str, bytes, int | None, str]] = [
     ("body", "line", "said"), [c[1:] for c in UNREADABLE], ids=[c[0] for c in UNREADABLE]
 )
 async def test_csv_that_cannot_be_read(
-    api: Importing, conn: AsyncConnection[Any], body: bytes, line: int | None, said: str
+    refusing: Importing, unchanged: AsyncConnection[Any], body: bytes, line: int | None, said: str
 ) -> None:
-    before = await _left(conn)
-    answer = await api.csv("place", body, headers={"Idempotency-Key": "k"})
+    before = await _left(unchanged)
+    answer = await refusing.csv("place", body, headers={"Idempotency-Key": "k"})
     assert refusal(answer) == (400, "IMPORT_UNREADABLE")
     problem = answer.json()
     assert said in problem["detail"], problem
     if line is not None:
         assert problem["line"] == line and f"line {line}:" in problem["detail"], problem
     assert "psycopg" not in answer.text and "COPY" not in answer.text
-    assert await _left(conn) == before
+    assert await _left(unchanged) == before
 
 
 async def test_the_place_is_right_after_values_with_line_ends(api: Importing) -> None:
@@ -107,9 +126,9 @@ HEADERS: list[tuple[str, str, str, str]] = [
 
 @pytest.mark.parametrize(("header", "code", "said", "hint"), HEADERS)
 async def test_headers_that_do_not_fit(
-    api: Importing, header: str, code: str, said: str, hint: str
+    refusing: Importing, header: str, code: str, said: str, hint: str
 ) -> None:
-    answer = await api.csv("place", header + "x,y\n")
+    answer = await refusing.csv("place", header + "x,y\n")
     assert refusal(answer) == (400, code)
     assert said in answer.json()["detail"] and hint in answer.json()["hint"]
 
@@ -193,8 +212,8 @@ async def test_media_types(api: Importing) -> None:
         ("quote", ","),
     ],
 )
-async def test_signs_that_cannot_be(api: Importing, name: str, value: str) -> None:
-    answer = await api.csv("place", HEAD, **{name: value})
+async def test_signs_that_cannot_be(refusing: Importing, name: str, value: str) -> None:
+    answer = await refusing.csv("place", HEAD, **{name: value})
     assert refusal(answer) == (400, "REQUEST_INVALID")
 
 
@@ -271,14 +290,14 @@ BAD_JSON: list[tuple[str, bytes, int | None, str]] = [
     ("body", "line", "said"), [c[1:] for c in BAD_JSON], ids=[c[0] for c in BAD_JSON]
 )
 async def test_json_that_cannot_be_read(
-    api: Importing, conn: AsyncConnection[Any], body: bytes, line: int | None, said: str
+    refusing: Importing, unchanged: AsyncConnection[Any], body: bytes, line: int | None, said: str
 ) -> None:
-    before = await _left(conn)
-    answer = await api.json("place", body)
+    before = await _left(unchanged)
+    answer = await refusing.json("place", body)
     assert refusal(answer) == (400, "IMPORT_UNREADABLE")
     assert said in answer.json()["detail"], answer.text
     assert answer.json().get("line") == line
-    assert await _left(conn) == before
+    assert await _left(unchanged) == before
 
 
 async def test_json_in_pieces(api: Importing) -> None:

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def lab(database_url: str) -> AsyncIterator[Lab]:
-    async with approving.opened(database_url) as lab:
+async def lab(approving_url: str) -> AsyncIterator[Lab]:
+    async with approving.opened_copy(approving_url) as lab:
         yield lab
 
 

@@ -10,11 +10,9 @@ import pytest
 from psycopg import AsyncConnection
 
 from mdm_api.app import create_app
-from mdm_gitops.access.api_keys import digest, ensure_first_key, generate_key
+from mdm_gitops.access.api_keys import digest, generate_key
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
 from tests.integration.test_api_basics import KEY, Client, served
 from tests.support.warehouses import apply
 
@@ -71,11 +69,8 @@ CUSTOMERS, COUNTRIES = "/api/v1/entities/customer/data", "/api/v1/entities/count
 
 
 @pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_tree(FILES))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        yield conn
+def database_url(customers_url: str) -> str:
+    return customers_url
 
 
 @pytest.fixture

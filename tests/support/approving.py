@@ -6,7 +6,7 @@ which does not. ``shelf`` needs none and refers to ``part``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -169,15 +169,36 @@ class Lab:
         [self._forgotten] = await cursor.fetchone() or (0,)
 
 
+KEYS: dict[str, str] = {ROOT: KEY}  # the others are made with the warehouse that is copied
+
+
+async def prepare(conn: AsyncConnection[Any]) -> None:
+    """Deploy the entities and make the keys, in a database that tests copy."""
+    KEYS.update(await _deployed(conn))
+
+
+async def _deployed(conn: AsyncConnection[Any]) -> dict[str, str]:
+    await apply(conn, read_tree(FILES))
+    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    return {name: await key_of(conn, name) for name in PEOPLE}
+
+
 @asynccontextmanager
 async def opened(database_url: str) -> AsyncIterator[Lab]:
+    """Deploy the entities in a database of one's own and serve them."""
     async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_tree(FILES))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-        keys = {ROOT: KEY} | {name: await key_of(conn, name) for name in PEOPLE}
+        keys = {ROOT: KEY, **await _deployed(conn)}
+    async with opened_copy(database_url, keys) as lab:
+        yield lab
+
+
+@asynccontextmanager
+async def opened_copy(database_url: str, keys: Mapping[str, str] = KEYS) -> AsyncIterator[Lab]:
+    """Serve a copy of what ``prepare`` has made."""
+    async with await connect(database_url, application_name="test") as conn:
         settings = Settings(RateLimit=RateLimitSettings(Enabled=False))
         async with served(create_app(database_url=database_url, settings=settings)) as client:
-            lab = Lab(client, conn, keys)
+            lab = Lab(client, conn, dict(keys))
             for code in ("M1", "M2"):
                 await lab.send(ROOT, "POST", "maker/data", {"code": code})
             await lab.forget_events()
