@@ -113,7 +113,7 @@ def people(
         rows.append((person, original))
         # Of 100 originals 18 have duplicates: 12 one, 4 two, 2 three.
         copies = chance.choices((0, 1, 2, 3), _shares(duplicates))[0]
-        rows.extend((person, _corrupted(chance, original)) for _ in range(copies))
+        rows.extend((person, corrupted(chance, original)) for _ in range(copies))
         person += 1
     del rows[number:]
     chance.shuffle(rows)
@@ -194,7 +194,8 @@ class _Ranked:
 # --- corruption -----------------------------------------------------------------------------------
 
 
-def _corrupted(chance: random.Random, original: Row) -> Row:
+def corrupted(chance: random.Random, original: Row) -> Row:
+    """Return *original* with one to four mistakes."""
     row = list(original)
     changed = [0] * len(row)
     for _ in range(chance.choices((1, 2, 3, 4), (4, 3, 2, 1))[0]):

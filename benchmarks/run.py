@@ -2,7 +2,7 @@
 
 Run: python benchmarks/run.py [--full] [validate] [start] [reconcile] [memory] [deploy] [choices]
 [import] [bulk] [export] [feed] [webhooks] [time-travel] [access]
-[search]; with --full imports, bulk actions
+[search] [matching]; with --full imports, bulk actions, similar
 and exports have 1,000,000 rows instead of 200,000. Without names all of them, and only then is RESULTS.md written.
 Exit code 1 when a target is missed.
 """
@@ -26,6 +26,7 @@ import bench_deploy
 import bench_export
 import bench_feed
 import bench_import
+import bench_matching
 import bench_memory
 import bench_reconcile
 import bench_search
@@ -54,6 +55,7 @@ PARTS: Final = (
     "time-travel",
     "access",
     "search",
+    "matching",
 )
 _INTRODUCTION: Final = """\
 # Measured figures
@@ -121,6 +123,8 @@ async def _measure(
                 tell(await bench_time_travel.measure(server))
             if "search" in chosen:
                 tell(await bench_search.measure(server))
+            if "matching" in chosen:
+                tell(await bench_matching.measure(server, folder, rows=rows))
             return figures, await _versions(server)
         finally:
             await embedded.aclose()

@@ -76,7 +76,7 @@ MATCHING: Final[dict[str, Schema]] = {
             },
             "minScore": {
                 **_SCORE,
-                "description": "Pairs below are not kept; `similarity.minScore`, else 0.7.",
+                "description": "Pairs below are not kept; `similarity.minScore`, else 0.6.",
             },
         },
         "additionalProperties": False,

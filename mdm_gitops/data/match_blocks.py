@@ -1,8 +1,8 @@
 """Which rows of a whole entity are compared at all: those that have keys in common.
 
-Two rows are candidates when they share two keys, or one where a row has few. A key that many rows have
-tells nothing about two of them (50,000 companies "Ltd") and is skipped: what is compared grows with the
-rows, not with their square. How many keys and rows that concerns is told.
+Two rows are candidates when they share two keys, or one that is rare, or one where a row has few. A key
+that many rows have tells nothing about two of them (50,000 companies "Ltd") and is skipped: what is
+compared grows with the rows, not with their square. How many keys and rows that concerns is told.
 
 Memory: for each row 8 bytes a key, and an entry for each key. Keys are remembered by their hash.
 """
@@ -17,6 +17,7 @@ from typing import Final
 
 MAX_BLOCK: Final = 30
 _MANY_KEYS: Final = 6
+_RARE: Final = 4  # rows; a key so rare counts twice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class Blocks:
                 block = blocks.get(key)
                 if block is not None:
                     shared.update(block)
+                    if counts[key] <= _RARE:
+                        shared.update(block)
                     if appears:
                         block.append(number)
                 elif appears:

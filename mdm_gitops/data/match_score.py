@@ -13,7 +13,7 @@ fuzzy      1 for equal words; else how few letters must change, counted from whe
 phonetic   as fuzzy, and at least 0.9 for words that sound alike
 number     1 for equal numbers, falling to 0 at a difference of a tenth
 date       1 for the same day, 0.9 with day and month exchanged, 0.8 with one wrong digit or two
-           exchanged ones, 0.3 where two of year, month and day agree
+           exchanged ones, 0.5 where two of year, month and day agree
 =========  ==========================================================================================
 
 Two texts in each other's column (given name and surname) count 0.9 times what they have there, where
@@ -198,7 +198,7 @@ def _date(a: str, b: str) -> float:
         return 0.9
     if OSA.distance(a, b) == 1:
         return 0.8
-    return 0.3 if sum(map(str.__eq__, one, other)) == 2 else 0.0
+    return 0.5 if sum(map(str.__eq__, one, other)) == 2 else 0.0
 
 
 _KINDS: Final[Mapping[MatchMode, Callable[[str, str], float]]] = {

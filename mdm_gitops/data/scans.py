@@ -29,7 +29,7 @@ from mdm_gitops.warehouse.lock import lock_key, try_lock
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import StoredEntity
 
-DEFAULT_MIN_SCORE: Final = 0.7
+DEFAULT_MIN_SCORE: Final = 0.6
 _ENDING_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 ABANDONED: Final = "the process that ran it ended"
@@ -64,7 +64,7 @@ def scan_key(schemas: Schemas, entity_id: int) -> int:
 
 
 def least_score(entity: Entity, request: ScanRequest) -> float:
-    """Return from which score on pairs are kept: as asked, as the definition says, or 0.7."""
+    """Return from which score on pairs are kept: as asked, as the definition says, or 0.6."""
     found = request.min_score
     if found is None:
         rules = entity.similarity

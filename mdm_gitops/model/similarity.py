@@ -3,7 +3,7 @@
 The rules are those of the entity's ``similarity``. An entity without has rules that follow from its
 columns, so that ``similar`` answers for every entity:
 
-- texts (``string``) are compared fuzzily and count 1, dates count 2, numbers 0.5, a reference 0.5;
+- texts (``string``) are compared fuzzily and count 1, dates count 2.5, numbers 0.5, a reference 0.5;
 - the key, other GUIDs, JSON, truth values, long texts (``text``), moments and columns with
   ``allowedValues`` are left out: they differ between duplicates, or are alike in rows that are none;
 - of a table with many columns the first 16 of these are compared.
@@ -26,7 +26,7 @@ MAX_COMPARED: Final = 16
 MAX_MATCH_COLUMNS: Final = 12
 _MODES: Final = {
     DataType.STRING: (MatchMode.FUZZY, 1.0),
-    DataType.DATE: (MatchMode.DATE, 2.0),
+    DataType.DATE: (MatchMode.DATE, 2.5),
     DataType.INT: (MatchMode.NUMBER, 0.5),
     DataType.LONG: (MatchMode.NUMBER, 0.5),
     DataType.DECIMAL: (MatchMode.NUMBER, 0.5),

@@ -49,7 +49,7 @@ def compare(mode: MatchMode, *, weight: float = 1.0, column: str = "c") -> Compa
         (MatchMode.NUMBER, "NaN", "1", 0, 0),
         (MatchMode.DATE, "1980-02-03", "1980-03-02", 0.9, 0.9),
         (MatchMode.DATE, "1980-02-03", "1980-02-08", 0.8, 0.8),
-        (MatchMode.DATE, "1980-02-03", "1980-02-28", 0.29, 0.31),
+        (MatchMode.DATE, "1980-02-03", "1980-02-28", 0.5, 0.5),
         (MatchMode.DATE, "1980-02-03", "1991-11-12", 0, 0),
     ],
 )
