@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+import orjson
 from pydantic import BaseModel, SecretStr
 
 from mdm_gitops.errors import MdmError
@@ -121,6 +122,13 @@ def _words(error: BaseException) -> str:
     return f" (SQLSTATE {state})" if isinstance(state, str) else ""
 
 
+def _as_json(line: dict[str, Any]) -> str:
+    try:
+        return orjson.dumps(line, default=str).decode()
+    except orjson.JSONEncodeError:  # half a surrogate pair, or a number beyond 64 bits
+        return json.dumps(line, default=str)
+
+
 class JsonFormatter(logging.Formatter):
     """What a log call gives as ``extra`` becomes members of the object."""
 
@@ -137,7 +145,7 @@ class JsonFormatter(logging.Formatter):
             line["traceId"] = trace_id
         if record.exc_info and record.exc_info[1] is not None:
             line["traceback"] = where(record.exc_info[1])
-        text = json.dumps(line, ensure_ascii=False, default=str)
+        text = _as_json(line)
         return text if record.name in PLAIN else without_secrets(text)
 
 
@@ -158,6 +166,9 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 def log_config(*, as_json: bool) -> dict[str, Any]:
     """Return what ``logging.config.dictConfig`` is given: all lines to stderr, also those of libraries."""
+    # No line tells these; to find them out is most of what a line costs (logging, "Optimization").
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     form = "JsonFormatter" if as_json else "TextFormatter"
     levels = {
         "mdm_api": "INFO",

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mdm_api import security
 from mdm_api.callers import caller_of
@@ -95,20 +94,19 @@ def create_app(
         provider=_provider(settings),
         now=now,
     )
-    observed = Middleware(
-        Observed,
-        metrics=services.metrics,
-        problem_base_url=settings.Server.ProblemBaseUrl,
-    )
-    app = Starlette(
-        routes=routes_of(OPERATIONS),
-        middleware=[observed],
-        exception_handlers={404: _nothing_here},
-        lifespan=_lifespan,
-    )
+    app = _Application(routes=routes_of(OPERATIONS), lifespan=_lifespan)
     app.router.redirect_slashes = False
+    app.router.default = _nothing_here
     app.state.services = services
     return app
+
+
+class _Application(Starlette):
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put our one layer around the routes, and not Starlette's two: all errors end in ours."""
+        services: Services = self.state.services
+        base_url = services.settings.Server.ProblemBaseUrl
+        return Observed(self.router, metrics=services.metrics, problem_base_url=base_url)
 
 
 def _rate_limit(settings: Settings, pool: ConnectionPool, schemas: Schemas) -> RateLimit | None:
@@ -221,8 +219,11 @@ async def _note_used_keys(services: Services) -> None:
     services.used_keys.difference_update(names)
 
 
-async def _nothing_here(request: Request, exc: Exception) -> Response:
+async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
     """No route: under /api only those who may come in are told so."""
+    if scope["type"] != "http":
+        return
+    request = Request(scope, receive, send)
     services: Services = request.app.state.services
     if is_limited(request.scope):
         try:

@@ -109,7 +109,7 @@ class Services:
     def merge_decider(self) -> MergeDecider:
         return MergeDecider(self.pool)
 
-    @property
+    @cached_property
     def tier(self) -> Tier:
         return Tier(self.settings.Tier)
 
