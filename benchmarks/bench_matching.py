@@ -48,12 +48,13 @@ _COLUMNS: Final = "\n".join(
     f"  - {{name: {name}, dataType: {'date' if name == 'birth_date' else 'string'}}}"
     for name in COLUMNS
 )
-_RULES: Final = "similarity: {columns: [%s]}\n" % ", ".join(
+_COMPARED: Final = ", ".join(
     "{name: birth_date, matchMode: date, weight: 2.5}"
     if name == "birth_date"
     else f"{{name: {name}}}"
     for name in COLUMNS
 )
+_RULES: Final = f"similarity: {{columns: [{_COMPARED}]}}\n"
 
 
 def _files(rules: str) -> dict[str, bytes]:
