@@ -27,7 +27,7 @@ from mdm_gitops.data.merge_records import (
 from mdm_gitops.data.merging import Merged, MergeRequest, Preview
 from mdm_gitops.data.rows import no_such_row
 from mdm_gitops.data.unmerging import Undone, no_such_merge
-from mdm_gitops.errors import InputError, NotFound
+from mdm_gitops.errors import Conflict, InputError, NotFound
 from mdm_gitops.warehouse.connect import Connection
 
 _MAX_COMMENT: Final = 2_000
@@ -35,6 +35,13 @@ _MAX_COMMENT: Final = 2_000
 
 async def merge_rows(call: Call) -> Response:
     given = await _request(call)
+    seen = (given.get("survivorVersion"), given.get("duplicateVersion"))
+    if call.services.settings.Data.RequireIfMatch and None in seen:
+        raise Conflict(
+            "this server merges only rows whose versions are named",
+            hint="send survivorVersion and duplicateVersion of the rows that you have read",
+            code="IF_MATCH_REQUIRED",
+        )
 
     async def work(asking: Asking) -> Merged:
         request = _merge_request(call, asking, given)
@@ -298,7 +305,7 @@ operations = (
                 schema=schemas.ref("Merged"),
             ),
         },
-        errors=_MERGES,
+        errors=(*_MERGES, "IF_MATCH_REQUIRED"),
         **_COMMON,
     ),
     Operation(

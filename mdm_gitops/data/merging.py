@@ -148,14 +148,22 @@ def _target(asking: Asking, entity: str, request: MergeRequest) -> Target:
 
 async def in_transaction(pool: ConnectionPool, decide: Callable[[Connection], Awaitable[T]]) -> T:
     """Run *decide* in a transaction; begin again when another writer came in between."""
+    is_taken = False
     with translated():
         async with borrow_checked(pool) as conn:
             for _ in range(_ATTEMPTS):
                 try:
                     async with conn.transaction():
                         return await decide(conn)
-                except _RACES:
-                    continue  # the next look sees what the other has written
+                except _RACES as race:  # the next look sees what the other has written
+                    is_taken = isinstance(race, errors.UniqueViolation)
+    if is_taken:  # and that each time: by rows of the merge itself
+        raise Conflict(
+            "rows that refer to the duplicate cannot be relinked: they would become equal in values"
+            " that are unique",
+            hint="change or merge the rows that are in the way first",
+            code="MERGE_LINK_REFUSED",
+        )
     raise WarehouseLocked("others are writing the same rows", hint="try again in a moment")
 
 

@@ -218,7 +218,7 @@ async def count_visible(
         held, values = [], dict(predicate_values(asking, placed))
         for number, referrer in enumerate(referrers):
             key = keys.get(referrer.key)
-            if key is None:
+            if key is None or _is_masked(asking, entity, referrer.column):
                 continue
             column_type = target.type_of(referrer.key)
             link = _linked_sql(asking, f"%(column{number})s") if merge_id else "true"
@@ -245,6 +245,12 @@ def _visible_or_none(asking: Asking, entity: Entity) -> tuple[str, list[Placed]]
         return visible_sql(asking, entity, alias="r", prefix="v")
     except AccessDenied:  # a row filter that is not valid any more shows nothing
         return None
+
+
+def _is_masked(asking: Asking, entity: Entity, column: str) -> bool:
+    """Whether the caller may not know what a column refers to, and so not how many rows do."""
+    restricted = entity.column_by_name[column].restricted
+    return restricted and not asking.rights(entity).sees_restricted
 
 
 def _linked_sql(asking: Asking, column: str) -> str:
@@ -359,7 +365,7 @@ async def changed_links(
     for referrer in await linked(conn, asking, target, merge_id):
         entity = asking.state.entities[referrer.entity].definition
         visible = _visible_or_none(asking, entity)
-        if visible is None:
+        if visible is None or _is_masked(asking, entity, referrer.column):
             continue
         condition, placed = visible
         values = {**predicate_values(asking, placed), "merge": merge_id, "take": take}

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from mdm_api.app import create_app
-from mdm_gitops.settings import RateLimitSettings, Settings
+from mdm_gitops.settings import DataSettings, RateLimitSettings, Settings
 from tests.integration.test_api_basics import served
 from tests.support.approving import ROOT, problem
 from tests.support.merging import AT, MergeLab
@@ -158,6 +158,24 @@ async def test_restricted_values_survive_and_are_not_told(lab: MergeLab) -> None
     assert (await lab.row(survivor))["secret"] == "later"
 
 
+async def test_references_in_restricted_columns_are_relinked_and_not_counted(lab: MergeLab) -> None:
+    survivor, duplicate = await lab.add(code="S"), await lab.add(code="D")
+    contact = await lab.add("contact", code="C1", owner="D")
+    body = {"survivorId": survivor, "duplicateId": duplicate}
+    for who, expected in (("ann", {}), ("seer", {"contact": 1})):
+        preview = await lab.send(who, "POST", f"{AT}/preview", body)
+        assert preview.json()["relinked"] == expected
+    made = await lab.merged(survivor, duplicate)
+    assert made["relinked"] == {}
+    assert (await lab.row(contact, "contact"))["owner"] == "S"
+    found = (await lab.send("ann", "GET", f"{AT}/{made['mergeId']}")).json()
+    assert found["relinked"] == {}
+    await lab.send(ROOT, "PUT", f"contact/data/{contact}", {"owner": None})
+    assert problem(await lab.undo(made["mergeId"], who="seer")) == (409, "MERGE_CHANGED_SINCE")
+    assert (await lab.undo(made["mergeId"], who="ann")).status_code == 200
+    assert (await lab.row(contact, "contact"))["owner"] is None
+
+
 async def test_what_is_decided_of_restricted_columns_tells_nothing(lab: MergeLab) -> None:
     """Two pairs that differ in a restricted value only get equal answers."""
     found = []
@@ -169,6 +187,24 @@ async def test_what_is_decided_of_restricted_columns_tells_nothing(lab: MergeLab
         found.append([each for each in preview["columns"] if each["column"] != "code"])
     assert found[0] == found[1]
     assert {"column": "secret", "from": "***", "rule": "***"}.items() <= found[0][-1].items()
+
+
+async def test_versions_must_be_named_where_the_server_asks_for_them(
+    lab: MergeLab, merging_url: str
+) -> None:
+    survivor, duplicate = await lab.add(code="S"), await lab.add(code="D")
+    settings = Settings(
+        Data=DataSettings(RequireIfMatch=True), RateLimit=RateLimitSettings(Enabled=False)
+    )
+    async with served(create_app(database_url=merging_url, settings=settings)) as client:
+        strict = lab.through(client)
+        body: dict[str, Any] = {"survivorId": survivor, "duplicateId": duplicate}
+        for more in ({}, {"survivorVersion": 1}):
+            answer = await strict.send("ann", "POST", AT, {**body, **more})
+            assert problem(answer) == (428, "IF_MATCH_REQUIRED")
+        assert (await strict.send("ann", "POST", f"{AT}/preview", body)).status_code == 200
+        body |= {"survivorVersion": 1, "duplicateVersion": 1}
+        assert (await strict.send("ann", "POST", AT, body)).status_code == 200
 
 
 async def test_merging_needs_the_tier(lab: MergeLab, merging_url: str) -> None:

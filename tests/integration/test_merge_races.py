@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.integration.test_api_basics import KEY
 from tests.support.approving import ROOT, problem
-from tests.support.merging import MergeLab
+from tests.support.merging import AT, MergeLab
 
 pytestmark = pytest.mark.anyio
 
@@ -216,6 +217,28 @@ async def test_a_proposal_made_meanwhile_is_carried(lab: MergeLab) -> None:
     assert (await merging).status_code == 200
     pending = (await proposing).json()["_sys_id"]
     assert (await lab.pending(pending, "order"))["company"] in ("A", "B")
+
+
+async def test_a_merge_whose_session_ends_in_the_middle_has_no_effect(lab: MergeLab) -> None:
+    first, second = await pair(lab)
+    contact = await lab.add("contact", code="C", company="B")
+    await lab.forget_events()
+    async with held(lab, contact, "contact"):
+        body = {"survivorId": first, "duplicateId": second}
+        headers = {"X-API-Key": KEY}
+        merging = started(lab.client.post(f"/api/v1/entities/{AT}", json=body, headers=headers))
+        await somebody_waits(lab)  # both rows are written by now
+        await lab.conn.execute(
+            "SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE NOT l.granted AND a.datname = current_database()"
+        )
+        assert problem(await merging)[0] == 503
+    assert [(await lab.row(each))["_sys_version"] for each in (first, second)] == [1, 1]
+    assert await lab.events() == []
+    cursor = await lab.conn.execute("SELECT count(*) FROM mdm.merge")
+    assert await cursor.fetchone() == (0,)
+    await lab.merged(first, second)
+    assert await lab.table("contact", "code, company") == [("C", "A")]
 
 
 async def test_one_of_many_undos_has_an_effect(lab: MergeLab) -> None:

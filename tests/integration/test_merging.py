@@ -314,6 +314,16 @@ async def test_rows_that_could_not_be_relinked_refuse_the_merge(lab: MergeLab) -
     assert (await lab.row(invoice, "invoice"))["vat"] == "VS"
 
 
+async def test_links_that_would_become_equal_refuse_the_merge(lab: MergeLab) -> None:
+    """Two rows that differ in which of the two they refer to, in either column."""
+    survivor, duplicate = await pair(lab)
+    await lab.add("contact", code="C1", second="S", owner="D")
+    await lab.add("contact", code="C2", second="D", owner="S")
+    answer = await lab.merge(survivor, duplicate)
+    assert problem(answer) == (409, "MERGE_LINK_REFUSED")
+    assert await lab.table("contact", "code, second, owner") == [("C1", "S", "D"), ("C2", "D", "S")]
+
+
 # --- lists ----------------------------------------------------------------------------------------
 
 

@@ -56,11 +56,14 @@ name: contact
 domain: crm
 historyEnabled: true
 keyColumns: [code]
-uniqueConstraints: [{name: by_label, columns: [company, label]}]
+uniqueConstraints:
+  - {name: by_label, columns: [company, label]}
+  - {name: by_both, columns: [second, owner]}
 columns:
   - {name: code, dataType: string, nullable: false}
   - {name: company, dataType: string, reference: {entity: Company}}
   - {name: second, dataType: string, reference: {entity: Company}}
+  - {name: owner, dataType: string, reference: {entity: Company}, classification: restricted}
   - {name: label, dataType: string}
   - {name: region, dataType: string}
 """,
