@@ -127,7 +127,11 @@ async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
         few = "under a row filter of 1 % of the rows, "
         figures += [
             await _case(conn, few + name, q, limit, look_s, rows, user="few")
-            for name, q, limit in (_CASES[0], _CASES[4])
+            for name, q, limit in (
+                (*_CASES[0][:2], 50.0),
+                # The filter has no index, so all 400,000 rows are met.
+                (*_CASES[4][:2], None),
+            )
         ]
     return [
         *figures,
@@ -172,15 +176,15 @@ def _inside(i: int) -> str:
     return _own(i)[2:8]
 
 
-_CASES: Final[tuple[tuple[str, Callable[[int], str], float], ...]] = (
+_CASES: Final[tuple[tuple[str, Callable[[int], str], float | None], ...]] = (
     ("a word of some rows", _shared, 50.0),
     ("a beginning of four letters", lambda i: _shared(i)[:4], 50.0),
     ("a word of one row", _own, 50.0),
     ("what stands inside a word", _inside, 50.0),
-    ("a word of four rows in ten", lambda _: "gmbh", 50.0),
-    ("a beginning of one letter", lambda i: "bcdfghklmnprst"[i % 14], 100.0),
+    ("a word of four rows in ten", lambda _: "gmbh", 100.0),
+    ("a beginning of one letter", lambda i: "bcdfghklmnprst"[i % 14], None),
     ("three words, all common", lambda i: f"{_FIRST[i % 12]} {_CITIES[i % 8]} gmbh", 100.0),
-    ("the end of a word of all rows", lambda _: "strasse", 200.0),
+    ("the end of a word of all rows", lambda _: "strasse", None),
 )
 
 
@@ -188,7 +192,7 @@ async def _case(
     conn: Connection,
     name: str,
     make: Callable[[int], str],
-    limit: float,
+    limit: float | None,
     look_s: float,
     rows: int,
     *,

@@ -126,6 +126,17 @@ WITH whole AS MATERIALIZED ({whole} AND {ready} LIMIT {candidates} + 1),
 SELECT id, (SELECT count(*) FROM whole) > {candidates} OR (SELECT count(*) FROM head) > {candidates}
            OR (SELECT count(*) FROM inside) > {candidates} AS more
   FROM (SELECT id FROM whole UNION SELECT id FROM head UNION SELECT id FROM inside) each"""
+# Where a row filter may leave few of many rows, each kind reads them all to find these few: so first the kind
+# that holds the others, and these only if it has more than are ranked.
+_INDEXED_FILTERED: Final = """\
+WITH inside AS MATERIALIZED ({any} AND {ready} LIMIT {candidates} + 1),
+     whole AS MATERIALIZED ({whole} AND {ready}
+       AND (SELECT count(*) FROM inside) > {candidates} LIMIT {candidates} + 1),
+     head AS MATERIALIZED ({head} AND {ready}
+       AND (SELECT count(*) FROM inside) > {candidates}
+       AND (SELECT count(*) FROM whole) <= {candidates} LIMIT {candidates} + 1)
+SELECT id, (SELECT count(*) FROM inside) > {candidates} AS more
+  FROM (SELECT id FROM whole UNION SELECT id FROM head UNION SELECT id FROM inside) each"""
 # Up to the border rows are looked through, in the order of their identifiers.
 _SCANNED: Final = """\
 WITH border AS MATERIALIZED (
@@ -179,6 +190,8 @@ def _part(
         kind: _KIND.format(source=source, vector=vector, kind=kind, conditions=conditions)
         for kind in ("whole", "head", "any")
     }
+    if visible and template is not _SCANNED:
+        template = _INDEXED_FILTERED
     found = template.format(
         **kinds,
         ready=_ready(asking, stored),

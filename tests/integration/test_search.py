@@ -233,7 +233,9 @@ async def test_rows_that_wait_for_approval_are_not_found(
     assert await codes(client, "waiting", entity="person") == []
 
 
-async def test_pages_and_bounds(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_and_bounds(
+    client: Client, conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = await codes(client, "ich")
     pages = [(await codes(client, "ich", skip=n, take=2)) for n in range(0, 6, 2)]
     assert [code for page in pages for code in page] == whole and len(pages[0]) == 2
@@ -242,6 +244,13 @@ async def test_pages_and_bounds(client: Client, monkeypatch: pytest.MonkeyPatch)
     answer = await found(client, "ich")
     assert answer["incomplete"] and "add a word" in answer["hint"]
     assert answer["total"] == 3
+    some = await add_key(conn, "some")
+    assert not (await found(client, "ich", some))["incomplete"]
+    monkeypatch.setattr(search, "OF_ONE", Bounds(candidates=1, scanned=3))
+    assert (await codes(client, "zuric", some))[0] == "A3"
+    assert (await codes(client, "zurich", some))[0] == "A1"  # whole, though others were met first
+    assert (await found(client, "zurich", some))["incomplete"]
+    monkeypatch.setattr(search, "OF_ONE", Bounds(candidates=2, scanned=3))
     # The bound takes the best fitting kind first: the two that have the word whole.
     assert (await codes(client, "zurich"))[:3] == ["A2", "A1", "A5"]
     answer = await found(client, "zurich", entity="site")
