@@ -294,6 +294,54 @@ async def test_of_two_executions_at_once_one_has_an_effect(
     assert len(await events(conn, before)) == 6
 
 
+async def test_beside_imports_decisions_and_single_writes_no_version_is_lost(
+    api: Bulk, conn: AsyncConnection[Any]
+) -> None:
+    """All of them meet on the same rows; each version of a row is made by one of them."""
+    gated = [{"code": f"G{n}", "country": "CH", "level": n} for n in range(6)]
+    good(await api.json("gated", gated, batchName="first"))
+    approver = {"X-API-Key": key_of("approver")}
+    ids = [row["_sys_id"] for row in await api.rows("place")]
+
+    async def bulk(entity: str, n: int) -> int:
+        answer = await api.execute(entity, action="update", all=True, set={"level": n})
+        return answer.status_code
+
+    async def imported(entity: str, n: int) -> int:
+        rows = PLACES if entity == "place" else gated
+        changed = [{"code": row["code"], "level": n} for row in reversed(rows)]
+        return (await api.json(entity, changed, mode="upsert")).status_code
+
+    async def single(n: int) -> int:
+        path = f"/api/v1/entities/place/data/{ids[n]}"
+        return (await api.client.put(path, json={"level": n})).status_code
+
+    async def decided() -> int:
+        items = (await api.client.get("/api/v1/entities/gated/pending")).json()["items"]
+        path, body = "/api/v1/entities/gated/approve-batch", {"ids": [i["id"] for i in items]}
+        return (await api.client.post(path, json=body, headers=approver)).status_code
+
+    work = [
+        call(entity, n)
+        for n in range(3)
+        for call in (bulk, imported)
+        for entity in ("place", "gated")
+    ]
+    work += [single(n) for n in range(6)] + [decided() for _ in range(3)]
+    statuses = await asyncio.gather(*work)
+    assert set(statuses) <= {200, 409, 503} and statuses.count(200) > 6
+    assert await bulk("place", 5) == await decided() == 200  # nothing is held any more
+    for entity in ("place", "gated"):
+        cursor = await conn.execute(
+            "SELECT r._sys_id, r._sys_version, array_agg(e.version ORDER BY s.seq) FROM"
+            f" mdm_data.{entity} r JOIN mdm.event e ON e.record_id = r._sys_id JOIN mdm.change_set s"
+            " ON s.key = e.change_set WHERE e.action <> 'data_edited' GROUP BY 1, 2"
+        )
+        rows = await cursor.fetchall()
+        assert len(rows) >= 6
+        assert all(versions == list(range(1, last + 1)) for _, last, versions in rows), rows
+
+
 @pytest.mark.parametrize("soft", [True, False])
 async def test_a_delete_is_soft_or_for_good(
     api: Bulk, conn: AsyncConnection[Any], soft: bool
