@@ -8,10 +8,12 @@ negative control.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import random
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -392,6 +394,55 @@ async def test_previews_of_merges_tell_nothing_that_is_hidden(twins: Any) -> Non
     different, good = await _merge_previews(twins["w"], twins["p"][0], 60)
     assert different == 0 and good > 10
     different, _ = await _merge_previews(twins["all"], twins["all"][0], 40)
+    assert different > 10  # the negative control
+
+
+_SCANNED = re.compile(rb'"scannedUtc":"[^"]*"')
+
+
+async def _alike(twins: Any, number: int) -> tuple[int, int]:
+    """Return how many questions for similar rows and pairs are answered differently, and how many
+    find something."""
+    one, two = twins
+    chance = random.Random(5)
+    ids = (await _ids(one))["customer"]
+    different = good = 0
+    for _ in range(number):
+        body: dict[str, Any] = {"minScore": chance.choice((0, 0.3, 0.9)), "top": 100}
+        if chance.random() < 0.5:
+            body["id"] = chance.choice(ids)
+        else:
+            values = {"name": f"n{chance.randrange(5)}", "parent": f"c{chance.randrange(24)}"}
+            body["values"] = values | chance.choice(({}, {"salary": 1_000 + chance.randrange(24)}))
+        answers = [await each.send("POST", f"{CUSTOMER}/similar", body) for each in (one, two)]
+        different += answers[0] != answers[1]
+        good += b'"score"' in answers[0][1]
+    for least in ("0", "0.5", "0.9"):
+        url = f"{CUSTOMER}/duplicates?take=200&minScore={least}"
+        answers = [await each.get(url) for each in (one, two)]
+        pages = [_SCANNED.sub(b"", content) for _, content in answers]
+        different += pages[0] != pages[1]
+        good += b'"score"' in pages[0]
+    return different, good
+
+
+async def _scanned(client: Any) -> None:
+    begun, content = await client.send("POST", f"{CUSTOMER}/duplicates/scan", {"minScore": 0.1})
+    assert begun == 202, content
+    url = f"{CUSTOMER}/duplicates/scans/{json.loads(content)['scanId']}"
+    deadline = time.monotonic() + 60
+    while (told := json.loads((await client.get(url))[1]))["state"] == "running":
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert told["state"] == "done", told
+
+
+async def test_rows_alike_tell_nothing_of_hidden_rows_and_masked_values(twins: Any) -> None:
+    for client in twins["all"]:
+        await _scanned(client)
+    different, good = await _alike(twins["p"], 60)
+    assert different == 0 and good > 20
+    different, _ = await _alike(twins["all"], 30)
     assert different > 10  # the negative control
 
 
