@@ -131,6 +131,7 @@ class Mirror:
     fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
     present: Callable[[Any], Mapping[str, Any]] | None
     view: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None
+    parts: Mapping[str, tuple[str, ...]]
     is_text: bool
     has_all: bool
 
@@ -161,6 +162,7 @@ def mirror(
     fixed: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
     present: Callable[[Any], Mapping[str, Any]] | None = None,
     view: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    parts: Mapping[str, tuple[str, ...]] | None = None,
     is_text: bool = False,
     arguments: Mapping[str, str] | None = None,
 ) -> click.Command:
@@ -182,6 +184,7 @@ def mirror(
         fixed: Members of the body that follow from the arguments.
         present: What of the thing as it is goes into the body where no option says anything else.
         view: What an item of the list is shown as.
+        parts: Members of one object that are lists, shown below it with these columns.
         is_text: The answer is text, shown as it is.
         arguments: Names of arguments in the help, where they are not those of most commands.
     """
@@ -199,6 +202,7 @@ def mirror(
         fixed=fixed,
         present=present,
         view=view,
+        parts=parts or {},
         is_text=is_text,
         has_all=bool(items) and _goes_on(options),
     )
@@ -410,7 +414,12 @@ def _show(what: Mirror, document: Any, names: Mapping[str, str], *, as_json: boo
         items = [what.view(each) for each in document[what.items]] if what.view else None
         show_page(document, what.items, what.columns, shown=items)
     else:
-        show_object(document, what.columns)
+        shown = {name: each for name, each in document.items() if name not in what.parts}
+        show_object(shown, what.columns)
+        for name, columns in what.parts.items():
+            if document.get(name):
+                click.echo(f"\n{name}:")
+                show_list(document[name], columns)
     _tell_commit(document)
 
 

@@ -72,7 +72,12 @@ COMMANDS: Final = (
         columns=("mergeId", "state", "survivorId", "duplicateId", "mergedBy", "mergedAt"),
     ),
     mirror(
-        "show", "GET", _ONE, "Show one merge, and where each value came from.", arguments=_MERGE
+        "show",
+        "GET",
+        _ONE,
+        "Show one merge, and where each value came from.",
+        arguments=_MERGE,
+        parts={"columns": ("column", "from", "rule")},
     ),
     mirror(
         "undo",

@@ -188,4 +188,4 @@ def _document(plan: WaitingPlan) -> dict[str, Any]:
 
 
 def _words(change: dict[str, Any]) -> str:
-    return str(change.get("message") or change.get("title") or change.get("kind"))
+    return str(change.get("headline") or change.get("kind"))

@@ -176,7 +176,10 @@ def test_the_life_of_a_definition(shell: Shell) -> None:
     ]
     assert shell.json("entities", "show", "planet")["status"]["state"] == "draft"
 
+    assert ["code", "string", "false", "true", ""] in shell.lines("entities", "show", "planet")
+    told = shell("entities", "preview", "planet").stdout
     plan = shell.json("entities", "preview", "planet")
+    assert plan["changes"][0]["headline"] in told
     deployed = shell.json("entities", "deploy", "planet", "--plan-id", plan["plan_id"])
     assert deployed["planId"] == plan["plan_id"]
     changed = shell.file("changed.yaml", PLANET + "  - {name: moons, dataType: int}\n")
