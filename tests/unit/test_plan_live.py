@@ -240,6 +240,36 @@ def test_by_hand(
     assert warehouse.told(DEPLOYED) == changes
 
 
+SEARCHED = definitions(
+    entity("item", column("a"), column("n", dataType="int"), search={"enabled": True})
+)
+SEARCH = "add-index item table=item index=(item__search on code,a) online=True"
+BY_HAND: dict[str, tuple[Any, str, list[str]]] = {
+    "dropped": (None, "missing index item__search was dropped by hand", [SEARCH]),
+    "over another expression": (
+        {"definition": "CREATE INDEX ... (lower(a))"},
+        "altered index item__search was changed by hand",
+        ["drop-index item table=item index=(item__search on code,a)", SEARCH],
+    ),
+    "left behind by a build that failed, never recorded": (
+        {"definition": "CREATE INDEX ... (a)", "valid": False},
+        "altered index item__search is marked invalid by PostgreSQL",
+        [f"{SEARCH} rebuild=True"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "drift", "changes"), BY_HAND.values(), ids=list(BY_HAND))
+def test_an_index_over_an_expression_by_hand(
+    facts: dict[str, Any] | None, drift: str, changes: list[str]
+) -> None:
+    warehouse = Warehouse(SEARCHED)
+    warehouse.alter("item", "indexes", "item__search", facts)
+    found = warehouse.plan(SEARCHED).drift
+    assert [f"{item.kind} {item.object} {item.message}" for item in found] == [drift]
+    assert warehouse.told(SEARCHED) == changes
+
+
 def test_a_key_that_was_renamed_by_hand_gets_its_name_back() -> None:
     warehouse = Warehouse(DEPLOYED)
     warehouse.alter("item", "constraints", "item__pk", None)
