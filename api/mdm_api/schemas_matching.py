@@ -75,7 +75,9 @@ MATCHING: Final[dict[str, Schema]] = {
                 "description": "Compare all rows, not only those that changed since the last scan.",
             },
             "minScore": {
-                **_SCORE,
+                "type": "number",
+                "exclusiveMinimum": 0,
+                "maximum": 1,
                 "description": "Pairs below are not kept; `similarity.minScore`, else 0.6.",
             },
         },
