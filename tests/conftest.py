@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -47,6 +48,12 @@ _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 4_000_000_000
 # A lock that a test forgot must fail that test, not hang the run.
 _PATIENCE = "-c statement_timeout=20s -c idle_in_transaction_session_timeout=60s"
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what stays to the end: thousands of tests and all modules."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -205,8 +205,7 @@ async def _psql_does_the_same(
     async with on.opened(url) as conn:
         plan = await on.plan(conn, b)
         script = to_psql(build_script(plan, schemas=on.SCHEMAS, actor="user:test"))
-    await asyncio.to_thread(_run_psql, psql, url, script)
-    async with on.opened(url) as conn:
+        await asyncio.to_thread(_run_psql, psql, url, script)
         assert await on.catalog(conn) == expected
         again = await on.plan(conn, b)
         assert again.is_empty, again.changes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -91,6 +92,8 @@ def main() -> None:
         url, wanted, fault_at = json.loads(line)
         if fault_at is None:
             print(asyncio.run(_applied(url, known[wanted])), flush=True)
+            gc.collect()
+            gc.freeze()  # else a collection in a fork copies all that there is
             continue
         child = os.fork()
         if child == 0:
