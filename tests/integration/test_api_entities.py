@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from psycopg import AsyncConnection
+from starlette.applications import Starlette
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import parse_entity
 from mdm_gitops.warehouse.names import Schemas
+from tests.conftest import Prepare
 from tests.integration.test_api_basics import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
@@ -42,15 +44,19 @@ columns:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write(tmp_path, "mdm.yaml", "name: t\napiVersion: mdm-gitops/v1\n"
+    return _filled(tmp_path)
+
+
+def _filled(folder: Path) -> Path:
+    write(folder, "mdm.yaml", "name: t\napiVersion: mdm-gitops/v1\n"
           "domains: [{name: ref}, {name: geo}]\n")  # fmt: skip
-    write(tmp_path, "entities/country.yaml", COUNTRY)
-    write(tmp_path, "entities/city.yaml", CITY)
-    write(tmp_path, "seed/country.json", '[{"code": "CH", "label": "Switzerland"}]')
-    write(tmp_path, "permissions.yaml", "permissions:\n"
+    write(folder, "entities/country.yaml", COUNTRY)
+    write(folder, "entities/city.yaml", CITY)
+    write(folder, "seed/country.json", '[{"code": "CH", "label": "Switzerland"}]')
+    write(folder, "permissions.yaml", "permissions:\n"
           "  - {users: ['apikey:root'], domains: ['*'], actions: [admin]}\n"
           "  - {users: ['apikey:viewer'], domains: [ref], actions: [read]}\n")  # fmt: skip
-    return tmp_path
+    return folder
 
 
 def write(folder: Path, path: str, text: str) -> None:
@@ -58,20 +64,45 @@ def write(folder: Path, path: str, text: str) -> None:
     (folder / path).write_text(text)
 
 
-@pytest.fixture
-async def client(
-    database_url: str, folder: Path, conn: AsyncConnection[Any]
-) -> AsyncIterator[httpx2.AsyncClient]:
-    settings = Settings()
+async def _keyed(conn: AsyncConnection[Any]) -> None:
     await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-    app = create_app(
+
+
+@pytest.fixture
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(_keyed)
+
+
+@pytest.fixture
+async def client(database_url: str, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    async with served(_app(database_url, folder)) as client:
+        client.headers["X-API-Key"] = KEY
+        yield client
+
+
+@pytest.fixture(scope="module")
+def unchanged_url(shared_copy_of: Callable[[Prepare], str]) -> str:
+    return shared_copy_of(_keyed)
+
+
+@pytest.fixture(scope="module")
+async def refusing(
+    unchanged_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[httpx2.AsyncClient]:
+    """The same for tests each of whose requests is refused, so that nothing is ever deployed."""
+    folder = _filled(tmp_path_factory.mktemp("definitions"))
+    async with served(_app(unchanged_url, folder)) as client:
+        client.headers["X-API-Key"] = KEY
+        yield client
+
+
+def _app(database_url: str, folder: Path) -> Starlette:
+    settings = Settings()
+    return create_app(
         database_url=database_url,
         settings=settings,
         definitions=folder_definitions(folder, settings),
     )
-    async with served(app) as client:
-        client.headers["X-API-Key"] = KEY
-        yield client
 
 
 async def states(client: httpx2.AsyncClient) -> dict[str, str]:
@@ -279,9 +310,9 @@ async def test_validating_looks_at_the_others(client: httpx2.AsyncClient) -> Non
     ids=lambda value: str(value)[:30] if isinstance(value, bytes) else None,
 )
 async def test_bodies_that_are_refused(
-    client: httpx2.AsyncClient, body: bytes, content_type: str, status: int, code: str
+    refusing: httpx2.AsyncClient, body: bytes, content_type: str, status: int, code: str
 ) -> None:
-    sent = await client.post(
+    sent = await refusing.post(
         f"{API}/parse-yaml", content=body, headers={"Content-Type": content_type}
     )
     assert problem(sent) == (status, code)
@@ -297,9 +328,9 @@ POSTS = ["validate", "country/deploy", "country/redeploy", "country/deploy/remov
     [b"[" * 100_000, b'{"allow": NaN}', b'{"a": 1, "a": 2}', b'"\\ud800"', b"[1]", b"\xff", b"7"],
 )
 async def test_no_post_stumbles_over_its_body(
-    client: httpx2.AsyncClient, path: str, body: bytes
+    refusing: httpx2.AsyncClient, path: str, body: bytes
 ) -> None:
-    sent = await client.post(
+    sent = await refusing.post(
         f"{API}/{path}", content=body, headers={"Content-Type": "application/json"}
     )
     assert problem(sent)[0] in (400, 409)
