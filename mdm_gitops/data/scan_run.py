@@ -40,7 +40,7 @@ from mdm_gitops.warehouse.store import StoredEntity, read_state_within
 KEPT_SCANS: Final = 20
 _TELL_S: Final = 0.5
 _PORTION: Final = 2_000
-_REMEMBERED: Final = 100_000
+_REMEMBERED: Final = 20_000
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _SIGNS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
 
