@@ -159,6 +159,7 @@ class Reconciler:
         again: SourceError, WarehouseError, WarehouseLocked, PlanStale, PartlyApplied.
         """
         begun = self._now(), time.perf_counter()
+        requested = await self._requested()
         # Looked at before it is read: what changes in between is seen by the next step. And while
         # nobody uses the connection: a fetch may take longer than a leader may be silent.
         taken = await self._take()
@@ -167,13 +168,26 @@ class Reconciler:
                 ready = await self._ready()
                 if ready is None:
                     return None
-                return await self._step(*ready, taken, begun)
+                conn, control = ready
+                return await self._step(conn, replace(control, requested=requested), taken, begun)
             except Exception as error:
                 lost = self._lost_connection(error)
                 await self._end(begun, _failed(lost or error))
                 if lost is not None:
                     raise lost from error
                 raise
+
+    async def _requested(self) -> int:
+        """Return the number of the last run that was asked for until now.
+
+        Who asks for a run wants the source looked at after that, so it is read before the source is.
+        """
+        async with self.leadership.busy:
+            try:
+                conn = await self._connection()
+                return (await read_control(conn, schemas=self.schemas)).requested
+            except Exception:  # noqa: BLE001 - the run meets it, too, and tells it
+                return 0
 
     async def _ready(self) -> tuple[Connection, Control] | None:
         """Return what a run needs, None where another operator works; a dead connection is replaced."""
@@ -228,7 +242,7 @@ class Reconciler:
         else:
             found = await self._reconcile(conn, taken, control)
         if isinstance(taken, Taken):
-            await self._settle(conn, taken, found.outcome)
+            self._settle(taken, found.outcome)
         return await self._end(begun, found)
 
     async def _end(self, begun: tuple[datetime, float], found: Found) -> Run:
@@ -262,12 +276,13 @@ class Reconciler:
             and time.monotonic() < settled.until
         )
 
-    async def _settle(self, conn: Connection, taken: Taken, outcome: Outcome) -> None:
+    def _settle(self, taken: Taken, outcome: Outcome) -> None:
+        """Remember what this run has seen. What came after it looked, it has not seen."""
         # After an apply the next step looks once more: it must find nothing to do.
-        if outcome is not Outcome.APPLIED:
+        if outcome is not Outcome.APPLIED and self._control is not None:
             self._settled = _Settled(
                 stamp=taken.stamp,
-                control=await read_control(conn, schemas=self.schemas),
+                control=self._control,
                 until=time.monotonic() + self._settings.Operator.CheckIntervalSeconds,
             )
 
@@ -285,6 +300,7 @@ class Reconciler:
             return replace(await self._kept(conn, refused), verified=None if rewound else False)
         if taken.commit is not None and taken.commit != control.accepted_commit:
             await accept_commit(conn, taken.commit, schemas=self.schemas)
+            self._control = replace(control, accepted_commit=taken.commit)
         found = await self._read_and_decide(conn, taken, control)
         verified = True if signer else None
         return replace(found, commit=found.commit or taken.commit, signer=signer, verified=verified)

@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import psycopg
 import pytest
 from psycopg import AsyncConnection
 
@@ -22,6 +24,7 @@ from mdm_operator import Reconciler, run_operator
 from mdm_operator.loop import Pace
 from mdm_operator.metrics import Numbers
 from mdm_operator.reconcile import Listener
+from mdm_operator.sources import Source, Taken
 from mdm_operator.state import ConditionType, Outcome, Run
 from tests.small_repository import SmallRepository
 
@@ -169,6 +172,7 @@ async def test_a_broken_file_holds_up_its_own_entity_until_it_is_corrected(
         repository.write("entities/country.yaml", good + "  - name: [")
         assert await outcome_of(reconciler) is Outcome.INVALID
         assert reconciler.state.is_true(ConditionType.STALLED)
+        assert await outcome_of(reconciler) is Outcome.INVALID, "city went in: looked at once more"
         assert await reconciler.step() is None, "the same broken file is not read again"
         assert await columns(conn) == ["code", "name"], "what was deployed last stays"
         assert await one(conn, "SELECT to_regclass('mdm_data.city') IS NOT NULL")
@@ -334,6 +338,74 @@ async def test_nothing_new_is_cheap_whatever_the_number_of_entities(
             assert await reconciler.step() is None
             best_s = min(best_s, time.perf_counter() - started)
     assert best_s < 0.5
+
+
+ASK: Final = b"UPDATE mdm.reconciliation SET requested = requested + 1"
+
+
+@dataclass
+class Meanwhile:
+    """The source, and something that happens once right after it was looked at."""
+
+    source: Source
+    happens: Callable[[], None]
+    times: int = 0
+
+    @property
+    def watched(self) -> Path | None:
+        return self.source.watched
+
+    def take(self) -> Taken:
+        taken = self.source.take()
+        self.times += 1
+        if self.times == 1:
+            self.happens()
+        return taken
+
+    def judge(self, taken: Taken, *, accepted: str | None) -> str:
+        return self.source.judge(taken, accepted=accepted)
+
+    def read(self, taken: Taken, deployed: Any, *, reserved: Any) -> Any:
+        return self.source.read(taken, deployed, reserved=reserved)
+
+
+async def test_a_request_is_handled_by_what_was_looked_at_after_it(
+    repository: SmallRepository, database_url: str, conn: Conn
+) -> None:
+    def asked_with_something_new() -> None:
+        repository.add_column("capital")
+        with psycopg.connect(database_url, autocommit=True) as other:
+            other.execute(ASK)
+
+    async with operating(repository, database_url) as reconciler:
+        while await reconciler.step():
+            pass
+        reconciler.source = Meanwhile(reconciler.source, asked_with_something_new)
+        await reconciler.step()
+        assert "capital" not in await columns(conn), "it was looked at before"
+        assert await one(conn, "SELECT handled < requested FROM mdm.reconciliation")
+        await reconciler.step()
+        assert "capital" in await columns(conn)
+        assert await one(conn, "SELECT handled = requested FROM mdm.reconciliation")
+
+
+async def test_what_is_asked_for_during_a_run_is_done_by_the_next(
+    repository: SmallRepository, database_url: str, conn: Conn
+) -> None:
+    class Asking(Listener):
+        def planned(self, plan: Plan, definitions: Definitions) -> None:
+            with psycopg.connect(database_url, autocommit=True) as other:
+                other.execute(ASK)
+
+    async with operating(repository, database_url) as reconciler:
+        while await reconciler.step():
+            pass
+    repository.edit("[read]", "[read, write]", "permissions.yaml")
+    async with operating(repository, database_url, listener=Asking()) as reconciler:
+        assert await outcome_of(reconciler) is Outcome.APPROVAL_PENDING
+        assert await one(conn, "SELECT handled < requested FROM mdm.reconciliation")
+        assert await reconciler.step() is not None
+        assert await one(conn, "SELECT handled > 0 FROM mdm.reconciliation")
 
 
 async def test_another_program_that_applies_is_waited_for(
