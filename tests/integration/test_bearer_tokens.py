@@ -27,7 +27,7 @@ from tests.support.providers import AUDIENCE, CLIENT_ID, Provider, running_provi
 
 pytestmark = pytest.mark.anyio
 ROWS = "/api/v1/entities/country/data"
-conn = basics.conn  # countries and people, with their permissions
+database_url = basics.database_url  # countries and people, with their permissions
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.integration.test_api_basics import add_key, problem, served
 from tests.support.providers import SITE, Browser, Provider, running_provider
 
 pytestmark = pytest.mark.anyio
-conn = basics.conn  # countries and people, with their permissions
+database_url = basics.database_url  # countries and people, with their permissions
 CLOSED = [each for each in OPERATIONS if each.access is not Access.PUBLIC]
 FOR_ADMINS = [each for each in OPERATIONS if each.access is Access.GLOBAL_ADMIN]
 COOKIE = "__Host-mdm_session"

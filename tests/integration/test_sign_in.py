@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 ROWS = "/api/v1/entities/country/data"
 CALLBACK = f"{SITE}/login/callback"
 COOKIE = "__Host-mdm_session"
-conn = basics.conn  # countries and people, with their permissions
+database_url = basics.database_url  # countries and people, with their permissions
 
 
 @pytest.fixture(scope="module")
