@@ -24,7 +24,8 @@ from mdm_gitops.data.merge_records import (
     get_merge,
     list_merges,
 )
-from mdm_gitops.data.merging import Merged, MergeRequest, Preview
+from mdm_gitops.data.merge_steps import Merged, MergeRequest
+from mdm_gitops.data.merging import Preview
 from mdm_gitops.data.rows import no_such_row
 from mdm_gitops.data.unmerging import Undone, no_such_merge
 from mdm_gitops.errors import Conflict, InputError, NotFound

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from mdm_gitops.data.asking import Asking, changeable_entity, readable_entity, row_filter
 from mdm_gitops.data.claims import not_yours_to_decide
-from mdm_gitops.data.merging import Merged, MergeRequest, MergeWork, in_transaction, marked
+from mdm_gitops.data.merge_steps import Merged, MergeRequest, MergeWork, marked
+from mdm_gitops.data.merging import in_transaction
 from mdm_gitops.data.merging_sql import (
     HeldRow,
     MergeRecord,

@@ -19,7 +19,8 @@ from psycopg import AsyncConnection
 
 from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.data.asking import Asking
-from mdm_gitops.data.merging import Merger, MergeRequest
+from mdm_gitops.data.merge_steps import MergeRequest
+from mdm_gitops.data.merging import Merger
 from mdm_gitops.data.rows import ListRequest, list_rows
 from mdm_gitops.data.unmerging import MergeDecider
 from mdm_gitops.errors import Conflict, MdmError, RowRefused

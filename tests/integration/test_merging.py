@@ -306,6 +306,9 @@ async def test_rows_that_could_not_be_relinked_refuse_the_merge(lab: MergeLab) -
     assert (answer.json()["entity"], answer.json()["column"]) == ("contact", "company")
     await lab.send(ROOT, "DELETE", f"contact/data/{blocking}")
     invoice = await lab.add("invoice", code="I", vat="VD")
+    body = {"survivorId": survivor, "duplicateId": duplicate}
+    answer = await lab.send("ann", "POST", f"{AT}/preview", body)
+    assert problem(answer) == (409, "MERGE_REFERENCE_NO_VALUE")  # it promises nothing else
     answer = await lab.merge(survivor, duplicate)
     assert problem(answer) == (409, "MERGE_REFERENCE_NO_VALUE")
     assert answer.json()["columns"] == ["vat"]
