@@ -17,6 +17,7 @@ from typing import Final
 
 MAX_BLOCK: Final = 30
 _MANY_KEYS: Final = 6
+_PORTION: Final = 100_000
 _RARE: Final = 4  # rows; a key so rare counts twice
 
 
@@ -36,6 +37,7 @@ class Blocks:
         self._max_block = max_block
         self._keys: list[array[int]] = []
         self._counts: Counter[int] = Counter()
+        self._uncounted = array("q")
         self._changed = 0
         self._wanted: set[int] | None = None
 
@@ -43,12 +45,15 @@ class Blocks:
         return len(self._keys)
 
     def add(self, keys: Iterable[str]) -> None:
-        hashes = array("q", {hash(key) for key in keys})
+        hashes = array("q", set(map(hash, keys)))
         self._keys.append(hashes)
-        self._counts.update(hashes)
+        self._uncounted += hashes
+        if len(self._uncounted) > _PORTION:
+            self._count()
 
     def only_changed(self) -> None:
         """The rows so far have changed; later ones are compared with these, and not with each other."""
+        self._count()
         self._changed = len(self._keys)
         self._wanted = set(self._counts)
 
@@ -59,34 +64,41 @@ class Blocks:
         if not found:
             return False
         self._keys.append(array("q", found))
-        self._counts.update(found)
+        self._uncounted += self._keys[-1]
         return True
 
+    def _count(self) -> None:
+        # Many at once: each call costs more than counting the keys of a row.
+        self._counts.update(self._uncounted)
+        self._uncounted = array("q")
+
     def skipped(self) -> Skipped:
+        self._count()
         large = {key: count for key, count in self._counts.items() if count > self._max_block}
         lost = sum(1 for keys in self._keys if keys and all(key in large for key in keys))
         return Skipped(keys=len(large), largest=max(large.values(), default=0), rows=lost)
 
     def candidates(self) -> Iterator[tuple[int, list[int]]]:
         """Yield each row with the earlier rows it is to be compared with."""
+        self._count()
         blocks: dict[int, list[int]] = {}
         counts, most = self._counts, self._max_block
         for number, keys in enumerate(self._keys):
-            shared: Counter[int] = Counter()
+            shared: list[int] = []
             appears = self._wanted is None or number < self._changed
             for key in keys:
                 if not 1 < counts[key] <= most:
                     continue
                 block = blocks.get(key)
                 if block is not None:
-                    shared.update(block)
+                    shared += block
                     if counts[key] <= _RARE:
-                        shared.update(block)
+                        shared += block
                     if appears:
                         block.append(number)
                 elif appears:
                     blocks[key] = [number]
-            yield number, self._near(number, shared)
+            yield number, self._near(number, Counter(shared)) if shared else []
 
     def _near(self, number: int, shared: Counter[int]) -> list[int]:
         # Of a row that has not changed not all keys are known, so it counts as the other one does.

@@ -54,15 +54,21 @@ def match_keys(kinds: str, values: Sequence[str | None]) -> list[str]:
     for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
         whole, atom = _parts(kind, value) if value else ((), None)
         letter = _LETTERS[number]
-        keys += [letter + part for part in whole]
+        for part in whole:
+            keys.append(letter + part)
         atoms.append(atom)
-    count = len(atoms)
-    for first in range(count if count > 2 else count - 1):
-        second = (first + 1) % count
+    for first, second, letters in _neighbours(len(atoms)):
         one, other = atoms[first], atoms[second]
         if one is not None and other is not None:
-            keys.append(f"{_LETTERS[first]}{_LETTERS[second]}:{one}|{other}")
+            keys.append(f"{letters}{one}|{other}")
     return keys
+
+
+@lru_cache
+def _neighbours(count: int) -> tuple[tuple[int, int, str], ...]:
+    """Return each column with the next one; of more than two the last with the first."""
+    pairs = [(first, (first + 1) % count) for first in range(count if count > 2 else count - 1)]
+    return tuple((a, b, f"{_LETTERS[a]}{_LETTERS[b]}:") for a, b in pairs)
 
 
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"

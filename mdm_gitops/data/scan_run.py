@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -28,6 +29,7 @@ from psycopg import AsyncConnection
 from psycopg.types.json import Jsonb
 
 from mdm_gitops.data import audit
+from mdm_gitops.data.copy_out import copy_out
 from mdm_gitops.data.match_blocks import Blocks
 from mdm_gitops.data.match_keys import match_keys
 from mdm_gitops.data.match_score import Scorer
@@ -184,31 +186,30 @@ class _Job:
             raise _definition_changed()
 
     async def _take(self, where: str, add: Callable[[str, list[str | None]], None]) -> None:
-        async for line in self._copied(where):
-            add(line, _fields(line))
-            self.rows_read += 1
-            if len(self.lines) > self.max_rows:
-                raise Conflict(
-                    f"there are more than {self.max_rows:,} rows to compare",
-                    hint="raise Mdm__Data__MatchMaxRows; a row takes about a kilobyte of memory",
-                    code="DUPLICATE_SCAN_TOO_LARGE",
-                )
-            if not self.rows_read % _PORTION:
+        async with aclosing(self._copied(where)) as portions:
+            async for lines in portions:
+                for line in lines:
+                    add(line, _fields(line))
+                self.rows_read += len(lines)
+                if len(self.lines) > self.max_rows:
+                    raise Conflict(
+                        f"there are more than {self.max_rows:,} rows to compare",
+                        hint="raise Mdm__Data__MatchMaxRows; a row takes about a kilobyte of memory",
+                        code="DUPLICATE_SCAN_TOO_LARGE",
+                    )
                 await self._tell("reading", 0.0)
 
-    async def _copied(self, where: str) -> AsyncIterator[str]:
+    async def _copied(self, where: str) -> AsyncGenerator[list[str]]:
         given = ", ".join(
             f'"{self.schemas.config}".index_text(t."{each.column}")' for each in self.comparisons
         )
         sql = _COPY.format(
             table=f'"{self.schemas.data}"."{self.stored.name}"', given=given, where=where
         )
-        rest = b""
-        async with self.reading.cursor() as cursor, cursor.copy(sql.encode()) as copy:
-            async for block in copy:
-                *lines, rest = (rest + bytes(block)).split(b"\n")
-                for line in lines:
-                    yield line.decode()
+        chunks = copy_out(self.reading, sql, {}, ended=lambda number: None)
+        async with aclosing(chunks):
+            async for chunk in chunks:  # of whole lines
+                yield chunk.decode().removesuffix("\n").split("\n")
 
     def _keys(self, fields: list[str | None]) -> list[str]:
         return match_keys(self._kinds, [fields[3 + n] for n in self._at])
