@@ -97,11 +97,17 @@ class Remote:
             async with Client(choice.url, credential=credential, on_wait=_tell_wait) as client:
                 yield client
         except MdmError as error:
-            if error.kind_code == "AUTH_REQUIRED" and not error.hint:
-                error.hint = (
-                    "--api-key, MDM_API_KEY or a profile gives the key; or mdm-gitops login"
-                )
+            error.hint = _hint(error)
             raise
+
+
+def _hint(error: MdmError) -> str:
+    """Return what a person at a terminal can do about *error*."""
+    if error.kind_code == "AUTH_REQUIRED" and not error.hint:
+        return "--api-key, MDM_API_KEY or a profile gives the key; or mdm-gitops login"
+    if error.kind_code == "SERVER_UNREACHABLE" and error.hint.endswith("right?"):
+        return f"{error.hint} --url, MDM_URL or a profile names it"
+    return error.hint
 
 
 def _tell_wait(seconds: float) -> None:

@@ -196,7 +196,7 @@ class Transport:
         said = str(error).rstrip(".").partition("\n")[0] or type(error).__name__
         return MdmError(
             f"the server at {self.connection.url} does not answer: {said}",
-            hint="is it running, and is the URL right? --url or MDM_URL names it",
+            hint="is it running, and is the URL right?",
             code="SERVER_UNREACHABLE",
         )
 
