@@ -17,7 +17,7 @@ date       1 for the same day, 0.9 with day and month exchanged, 0.8 with one wr
 =========  ==========================================================================================
 
 Two texts in each other's column (given name and surname) count 0.9 times what they have there, where
-that is more than 0.8.
+that is more than 0.8 and both begin with the letters they have there.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Scorer:
         if not left:
             return 0.0
         allowed = left * (1 - at_least) + 1e-9
-        lost = 0.0
+        lost, may_cross = 0.0, False
         low: list[int] = []
         for n, weight, compare in self._order:
             a, b = one[n], other[n]
@@ -96,8 +96,10 @@ class Scorer:
             if found < _CROSSED_AT_LEAST:
                 low.append(n)
             lost += weight * (1 - found)
-            if lost > allowed and not self._may_cross(low):
-                return 0.0
+            if lost > allowed and not may_cross:
+                may_cross = self._may_cross(one, other)
+                if not may_cross:
+                    return 0.0
         total = left - lost
         if len(low) > 1:
             for n, gained in self._crossed(one, other, low).items():
@@ -130,9 +132,17 @@ class Scorer:
             for n, (each, found) in enumerate(zip(self.comparisons, scores, strict=True))
         )
 
-    def _may_cross(self, low: list[int]) -> bool:
-        """Whether what was lost may come back: texts have been unlike, and could be exchanged."""
-        return len(self._texts) > 1 and all(n in self._texts for n in low)
+    def _may_cross(self, one: Values, other: Values) -> bool:
+        """Whether what was lost may come back: two texts could be exchanged."""
+        texts = self._texts
+        for at, n in enumerate(texts):
+            a, d = one[n], other[n]
+            if a and d and a != d:
+                for m in texts[at + 1 :]:
+                    b, c = other[m], one[m]
+                    if b and c and a[0] == b[0] and c[0] == d[0]:
+                        return True
+        return False
 
     def _crossed(self, one: Values, other: Values, low: list[int]) -> dict[int, tuple[float, int]]:
         """Return, for texts that stand in each other's column, what that adds and where they stand."""
@@ -142,6 +152,8 @@ class Scorer:
             for m in texts[at + 1 :]:
                 a, b, c, d = one[n], other[m], one[m], other[n]
                 if n in found or m in found or not (a and b and c and d):
+                    continue
+                if a[0] != b[0] or c[0] != d[0]:  # nearly all, and quickly
                     continue
                 there, back = _alike(a, b), _alike(c, d)
                 if min(there, back) > _CROSSED_AT_LEAST:
