@@ -97,6 +97,9 @@ def _parts(kind: str, value: str) -> _Parts:
 
 def cleaned(value: str) -> str:
     """Return the words of *value*, folded, with one space between them."""
-    short = value[:MAX_VALUE].replace("\n", " ")
+    short = value[:MAX_VALUE]
+    if short.isascii() and short.isalnum():  # one word without anything to clean
+        return short.lower()
+    short = short.replace("\n", " ")
     plain = short.lower() if short.isascii() else folded(short)
     return _GAPS.sub(" ", plain.translate(_LEFT_OUT)).strip(" ")
