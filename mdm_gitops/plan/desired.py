@@ -14,11 +14,13 @@ from functools import cached_property
 from typing import Final
 
 from mdm_gitops.model import Definitions, Entity
+from mdm_gitops.model.similarity import indexed_for_match
 from mdm_gitops.model.values import canonical_json
 from mdm_gitops.plan.physical import PhysicalEntity, Targets, physical_entity, reference_targets
 
 EDIT_LAYOUT: Final = "edit tables have indexes"
 HISTORY_LAYOUT: Final = "history tables have indexes"
+MATCH_LAYOUT: Final = "keys for matching are indexed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +36,7 @@ class DesiredEntity:
     def desired_hash(self) -> str:
         layouts = [EDIT_LAYOUT] if self.entity.approval_required else []
         layouts += [HISTORY_LAYOUT] if self.entity.history_enabled else []
+        layouts += [MATCH_LAYOUT] if indexed_for_match(self.entity) else []
         if not self.targets and not layouts:
             return self.entity.content_hash()
         resolved = [self.entity.content_hash(), dict(self.targets), *layouts]

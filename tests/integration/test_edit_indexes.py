@@ -1,5 +1,5 @@
-"""The indexes of edit and history tables: they come and go with approval and history, and older
-deployments get them."""
+"""The indexes of edit and history tables, and those of matching: they come and go with what needs them,
+and older deployments get them."""
 
 from __future__ import annotations
 
@@ -184,3 +184,36 @@ def sha256_of_before(wanted: Definitions) -> str:
     [entity] = wanted.entities.values()
     targets = dict(reference_targets(entity, wanted))
     return hashlib.sha256(canonical_json([entity.content_hash(), targets]).encode()).hexdigest()
+
+
+# --- keys for matching ----------------------------------------------------------------------------
+
+
+async def test_rules_of_similarity_that_were_deployed_before_get_their_index_online(
+    conn: Any,
+) -> None:
+    rules = {"similarity": {"columns": [{"name": "name"}]}}
+    wanted = items(column("name"), approvalRequired=False, **rules)
+    await on.apply(conn, wanted)
+    await conn.execute(
+        "INSERT INTO mdm_data.item (_sys_id, code, _sys_created_at, _sys_created_by,"
+        " _sys_last_modified_at, _sys_last_modified_by)"
+        " VALUES (gen_random_uuid(), 'a', now(), 'x', now(), 'x')"
+    )
+    [name] = {name for name in await indexes(conn, "item") if "match" in name}
+    await conn.execute(f"DROP INDEX mdm_data.{name}")
+    await conn.execute("SELECT mdm.remember_relation(ARRAY['mdm_data'], ARRAY['item'])")
+    [item] = wanted.entities.values()
+    await conn.execute(
+        "UPDATE mdm.entity SET desired_hash = %(hash)s,"
+        " record = jsonb_set(record, '{desiredHash}', to_jsonb(%(hash)s::text))",
+        {"hash": item.content_hash()},
+    )
+    plan = await on.plan(conn, wanted)
+    assert plan.drift == ()
+    assert [(one.change.index.name, one.change.online) for one in plan.changes] == [  # type: ignore[attr-defined]
+        (name, True)
+    ]
+    await on.apply(conn, wanted)
+    assert name in await indexes(conn, "item")
+    assert (await on.plan(conn, wanted)).is_empty
