@@ -1,10 +1,9 @@
 """All benchmarks: ``make bench``. Prints each figure beside its target and writes RESULTS.md.
 
-Run: python benchmarks/run.py [--full] [validate] [start] [reconcile] [memory] [deploy] [choices]
-[import] [bulk] [export] [feed] [webhooks] [time-travel] [access]
-[search] [matching]; with --full imports, bulk actions, similar
-and exports have 1,000,000 rows instead of 200,000. Without names all of them, and only then is RESULTS.md written.
-Exit code 1 when a target is missed.
+Run: python benchmarks/run.py [--full] [validate] [start] [reconcile] [memory] [deploy] [choices] [requests]
+[import] [bulk] [export] [feed] [webhooks] [time-travel] [access] [search] [matching]; with --full imports,
+bulk actions, similar and exports have 1,000,000 rows instead of 200,000. Without names all of them, and
+only then is RESULTS.md written. Exit code 1 when a target is missed.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import bench_import
 import bench_matching
 import bench_memory
 import bench_reconcile
+import bench_requests
 import bench_search
 import bench_start
 import bench_time_travel
@@ -47,6 +47,7 @@ PARTS: Final = (
     "memory",
     "deploy",
     "choices",
+    "requests",
     "import",
     "bulk",
     "export",
@@ -109,6 +110,8 @@ async def _measure(
                 tell(await bench_deploy.measure(server, folder))
             if "choices" in chosen:
                 tell(await bench_choices.measure(server))
+            if "requests" in chosen:
+                tell(await bench_requests.measure(server))
             if "import" in chosen:
                 tell(await bench_import.measure(server, folder, rows=rows))
             if "bulk" in chosen:
