@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -16,13 +16,19 @@ from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.row_reader import RowReader
 from mdm_gitops.data.rows import Row, RowShape, get_row
 from mdm_gitops.errors import MdmError
-from mdm_gitops.warehouse.connect import Connection
-from tests.integration.test_rows import COUNTRIES, asking, conn, page, values
+from mdm_gitops.warehouse.connect import Connection, connect
+from tests.conftest import Prepare
+from tests.integration.test_rows import COUNTRIES, asking, page, rows, values
 
 pytestmark = pytest.mark.anyio
-__all__ = ["conn"]  # the fixture: a warehouse with rows
 ALL = RowShape(state=RowState.ALL)
 T = TypeVar("T")
+
+
+@pytest.fixture
+async def conn(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(copy_of(rows), application_name="test") as conn:
+        yield conn
 
 
 class Counting:
