@@ -168,8 +168,10 @@ _NO_MISCHIEF = ("DROP FUNCTION public.mischief() CASCADE",)
     ("begin", "end", "found"),
     [
         pytest.param(_FORGETFUL, _NOT_FORGETFUL, "I1", id="acknowledged-before-it-is-written"),
-        pytest.param(_SOME_EVENTS, _NO_MISCHIEF, "I2", id="events-left-out"),
-        pytest.param(_EVENTS_TWICE, _NO_MISCHIEF, "I2", id="events-twice"),
+        # What became of a request whose answer was lost is learnt from the events, so a wrong number of
+        # them may be seen first as a row that is not what was acknowledged.
+        pytest.param(_SOME_EVENTS, _NO_MISCHIEF, "I1 I2", id="events-left-out"),
+        pytest.param(_EVENTS_TWICE, _NO_MISCHIEF, "I1 I2", id="events-twice"),
         pytest.param(_SOME_ROWS_OF_IMPORTS, _NO_MISCHIEF, "I8", id="rows-of-imports-left-out"),
     ],
 )
@@ -185,7 +187,7 @@ def test_a_loss_is_seen(
             for statement in end:
                 conn.execute(statement.encode())
     assert broken, "the harness has seen nothing"
-    assert any(f": {found}: " in each for each in broken), broken
+    assert any(f": {rule}: " in each for each in broken for rule in found.split()), broken
 
 
 # --- memory ---------------------------------------------------------------------------------------
