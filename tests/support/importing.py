@@ -20,6 +20,7 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from tests.support.warehouses import apply
 
+COUNTRIES = [{"code": c, "name": n} for c, n in (("CH", "Schweiz"), ("FR", "France"))]
 KEY: Final = "a bootstrap key, 30 characters"
 FILES: Final[dict[str, bytes]] = {
     "mdm.yaml": b"name: imports\napiVersion: mdm-gitops/v1\ndomains: [{name: geo}, {name: other}]\n",
@@ -256,3 +257,11 @@ def as_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow(header)
     writer.writerows(rows)
     return text.getvalue()
+
+
+async def recorded_events(conn: AsyncConnection[Any]) -> list[dict[str, Any]]:
+    cursor = await conn.execute(
+        "SELECT row_to_json(x) FROM (SELECT e.*, c.seq, c.events FROM mdm.event e"
+        " JOIN mdm.change_set c ON c.key = e.change_set ORDER BY c.seq, e.ordinal) x"
+    )
+    return [row[0] for row in await cursor.fetchall()]
