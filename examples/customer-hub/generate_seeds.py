@@ -4,6 +4,8 @@ Nothing here is real: e-mail addresses end in ``example.com``, telephone numbers
 unassigned country code 999, account numbers with the country ``ZZ``, which no bank uses, and
 article numbers with 2, which is kept for use inside a shop. Check digits are right all the same.
 
+One file, so that it can be read and run without anything beside it.
+
 Only ``Random.random`` is used: it is the one method whose sequence Python promises to keep.
 """
 

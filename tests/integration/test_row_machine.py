@@ -5,6 +5,8 @@ and off. Each request goes over HTTP to a real warehouse and to ``tests.support.
 step the answer, the row that was touched and the events that were recorded are compared; every few
 steps the lists, counts, proposals, versions and the past at remembered moments. The same requests in
 each run; a soak draws new ones.
+
+The rules stand in one class, because Hypothesis draws the next request from the rules of one machine.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ is answered, or raises ``Refused`` and changes nothing. The caller tells the ide
 server chose; ``would`` asks for the machine's opinion without an effect.
 
 What it does not know: rights and row filters, paging, sorting, wording.
+
+It is long because it is one machine: every request may change rows, versions, proposals and events at
+once, and in parts they would have to be read together all the same.
 """
 
 from __future__ import annotations
