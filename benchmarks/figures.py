@@ -1,7 +1,8 @@
-"""What a benchmark tells: figures with their targets, and how to take them on a busy machine.
+"""What a benchmark tells: figures with their targets, curves, and how to take them on a busy machine.
 
-A figure is a ratio of two times taken in one run, or a time or size that has a target of its own.
-Times are the least of several rounds: what disturbs a measurement only ever adds to it.
+A figure is a ratio of two times taken in one run, or a time or size that has a target of its own; a curve
+is what one thing does while another grows. Times are the least of several rounds: what disturbs a
+measurement only ever adds to it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ UNITS: Final = {
     "ms": "{:.1f} ms",
     "MB": "{:.0f} MB",
     "n": "{:.0f}",
+    "per_s": "{:,.0f}/s",
 }
 
 
@@ -53,6 +55,28 @@ class Figure:
         if self.limit is None:
             return ""
         return "met" if self.is_met else "MISSED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a plot: points of (x, y), both above zero, since the axes are logarithmic."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One plot, with few lines in it. *x* and *y* say what and in which unit."""
+
+    title: str  # no other of the same part has it
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    note: str = ""
+
+
+Told = Figure | Curve
 
 
 def best_s(run: Callable[[], object], *, rounds: int = 5) -> float:
