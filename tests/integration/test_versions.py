@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -19,21 +19,17 @@ from mdm_gitops.data.versions import (
     version_values,
 )
 from mdm_gitops.errors import Conflict, InputError, MdmError
-from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
-from tests.integration import by_hand
-from tests.integration.test_time_travel import FILES, asking, at, number
+from tests.conftest import Prepare
 from tests.support.past import Ledger
+from tests.support.time_travel import asking, at, number, prepare
 
 pytestmark = pytest.mark.anyio
 ROW = number(1)
 
 
 @pytest.fixture
-async def conn(database_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await by_hand.deploy(conn, read_tree(FILES))
-        yield conn
+def database_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(prepare)
 
 
 @pytest.fixture
