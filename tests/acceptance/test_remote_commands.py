@@ -4,168 +4,19 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
+import itertools
 import json
-import os
-import pty
 import socket
-import stat
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import httpx2
-import psycopg
-import pytest
-
-from mdm_gitops.client.profiles import Profiles
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.waiting_plans import Offer, offer_plan
-from tests.acceptance.processes import KEY, PATIENCE_S, PROGRAM, environment, mdm
-from tests.conftest import DatabaseMaker
-from tests.support.crash_server import Server
-from tests.support.providers import AUDIENCE, Provider, running_provider
-from tests.support.served_folder import repository
+from tests.acceptance import test_remote_profiles
+from tests.acceptance.processes import PATIENCE_S, PROGRAM, environment
+from tests.acceptance.site import Shell, Site
 from tests.support.warehouses import opened
 from tests.unit.test_cli_mirrors import COMMANDS
-
-PROJECT = """name: lab
-apiVersion: mdm-gitops/v1
-domains: [{name: ref}, {name: sales}]
-"""
-COUNTRY = """name: country
-domain: ref
-historyEnabled: true
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, maxLength: 2, nullable: false}
-  - {name: name, dataType: string, autocomplete: true}
-  - {name: people, dataType: int, minValue: 0}
-"""
-CUSTOMER = """name: customer
-domain: sales
-approvalRequired: true
-allowSameAuthorApproval: true
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, nullable: false}
-  - {name: country, dataType: string, reference: {entity: country}}
-"""
-PLACE = """name: place
-domain: ref
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, nullable: false}
-  - {name: name, dataType: string}
-similarity:
-  columns: [{name: name, matchMode: fuzzy}]
-"""
-PERMISSIONS = "permissions:\n  - {users: [root], domains: ['*'], actions: [admin]}\n"
-FILES = {
-    "mdm.yaml": PROJECT,
-    "entities/country.yaml": COUNTRY,
-    "entities/customer.yaml": CUSTOMER,
-    "entities/place.yaml": PLACE,
-    "permissions.yaml": PERMISSIONS,
-}
-
-
-@dataclass(frozen=True)
-class Shell:
-    """A person's terminal, or a job's: a folder, variables, and what commands answer."""
-
-    folder: Path
-    url: str
-    variables: Mapping[str, str] = field(default_factory=dict)
-
-    def __call__(
-        self, *arguments: str | Path, code: int = 0, stdin: str = "", **variables: str
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [PROGRAM, *map(str, arguments)],
-            cwd=self.folder,
-            env=environment(**{**self.variables, **variables}),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
-        assert done.returncode == code, (arguments, done.stdout, done.stderr)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done
-
-    def json(self, *arguments: str | Path, code: int = 0, **more: Any) -> Any:
-        return json.loads(self(*arguments, "--json", code=code, **more).stdout)
-
-    def lines(self, *arguments: str | Path, **more: Any) -> list[list[str]]:
-        """Return what is printed where there is no terminal: cells with tabs between them."""
-        return [line.split("\t") for line in self(*arguments, **more).stdout.splitlines()]
-
-    def put(self, entity: str, **values: Any) -> dict[str, Any]:
-        """Create a row without a command: what a test begins with."""
-        answer = httpx2.post(
-            f"{self.url}/api/v1/entities/{entity}/data", json=values, headers={"X-API-Key": KEY}
-        )
-        assert answer.status_code in (201, 202), answer.text
-        row: dict[str, Any] = answer.json()
-        return row
-
-    def file(self, name: str, text: str) -> Path:
-        path = self.folder / name
-        path.write_text(text)
-        return path
-
-
-@dataclass(frozen=True)
-class Site:
-    url: str
-    database_url: str
-    provider: Provider
-
-
-@pytest.fixture(scope="module")
-def site(
-    admin: psycopg.Connection[Any],
-    server_url: str,
-    template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Site]:
-    url = DatabaseMaker(admin, server_url, template)()
-    folder = repository(
-        tmp_path_factory.mktemp("site") / "lab",
-        {path: text.encode() for path, text in FILES.items()},
-    )
-    allowed = ("--auto-approve", "--allow", "WIDENS_ACCESS:permissions.yaml")
-    mdm("apply", folder, *allowed, Mdm__Database__Url=url)
-    with running_provider() as provider:
-        provider.add_program()
-        provider.add_user("root", roles=["mdm-admin"])
-        provider.add_user("anna")
-        auth = {
-            "Mdm__Auth__Issuer": provider.issuer,
-            "Mdm__Auth__Audience": AUDIENCE,
-        }
-        server = Server(folder, url, workers=1, **auth)
-        with server:
-            yield Site(server.url, url, provider)
-
-
-@pytest.fixture
-def shell(site: Site, tmp_path: Path) -> Shell:
-    given = {"MDM_URL": site.url, "MDM_API_KEY": KEY, "MDM_CONFIG_DIR": str(tmp_path / "config")}
-    return Shell(tmp_path, site.url, given)
-
-
-@pytest.fixture
-def stranger(site: Site, tmp_path: Path) -> Shell:
-    """Somebody with nothing set yet."""
-    return Shell(tmp_path, site.url, {"MDM_CONFIG_DIR": str(tmp_path / "config")})
-
 
 # --- definitions and deployments ------------------------------------------------------------------
 
@@ -548,169 +399,6 @@ def test_who_nobody_is(stranger: Shell) -> None:
     assert "secret" not in wrong.stderr
 
 
-# --- profiles and signing in ----------------------------------------------------------------------
-
-
-def test_profiles(stranger: Shell) -> None:
-    stranger("config", "set", "url", stranger.url)
-    stranger("config", "set", "key", "-", stdin=f"{KEY}\n")
-    secret = stranger.folder / "config" / "credentials.json"
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    assert stranger.json("whoami")["isGlobalAdmin"] is True
-    assert stranger("config", "get", "key").stdout == "stored\n"
-    assert KEY not in stranger("config", "list", "--json").stdout
-
-    stranger("config", "set", "url", "http://127.0.0.1:9", "--profile", "away")
-    stranger("config", "set", "key-env", "AWAY_KEY", "--profile", "away")
-    unset = stranger("whoami", "--profile", "away", code=1)
-    assert "$AWAY_KEY, which is not set" in unset.stderr
-    listed = stranger.json("config", "list")
-    assert [each["name"] for each in listed["items"]] == ["away", "default"]
-    stranger("config", "use", "away")
-    assert stranger("config", "get", "url").stdout == "http://127.0.0.1:9\n"
-    stranger("config", "unset", "key-env")
-    stranger("config", "remove", "away", "--yes")
-    assert "no profile 'away'" in stranger("whoami", "--profile", "away", code=1).stderr
-    secret.chmod(0o644)
-    assert "can be read by others" in stranger("whoami", code=1).stderr
-
-
-def test_a_profile_that_is_named_is_meant_with_its_own_key(stranger: Shell) -> None:
-    """What stands before what else is held by the unit tests; this is where it meets a server."""
-    profiles = Profiles(stranger.folder / "config")
-    profiles.set("default", url=stranger.url)
-    profiles.store_api_key("default", KEY)
-    there = {"MDM_URL": stranger.url, "MDM_API_KEY": "of-somebody-else-0001"}
-    assert stranger.json("whoami", code=1, **there)["error"]["code"] == "AUTH_REQUIRED"
-    assert stranger.json("whoami", "--profile", "default", **there)["isGlobalAdmin"] is True
-    profiles.set("default", url="http://127.0.0.1:9")
-    error = stranger.json("whoami", "--url", stranger.url, code=1)["error"]
-    assert error["code"] == "AUTH_REQUIRED"  # the key is for its own server only
-
-
-def begin_login(stranger: Shell, site: Site) -> subprocess.Popen[str]:
-    there = ("--url", site.url, "--issuer", site.provider.issuer, "--client-id", "mdm-cli")
-    return subprocess.Popen(
-        [PROGRAM, "login", "--device", *there],
-        env=environment(**stranger.variables),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_signing_in_with_a_code(stranger: Shell, site: Site) -> None:
-    process = begin_login(stranger, site)
-    assert process.stderr
-    code = process.stderr.readline().split()[-1]
-    site.provider.answer_device(code, "root")
-    said = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 0, said
-    who = stranger.json("whoami")
-    assert (who["principal"], who["credential"], who["isGlobalAdmin"]) == (
-        "user:root",
-        "bearer",
-        True,
-    )
-    file = stranger.folder / "config" / "credentials.json"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-    def tamper(**values: Any) -> dict[str, Any]:
-        kept = json.loads(file.read_text())
-        before = dict(kept["default"]["tokens"])
-        kept["default"]["tokens"].update(values)
-        file.write_text(json.dumps(kept))
-        return before
-
-    before = tamper(expires_at=time.time() + 5)
-    assert stranger.json("whoami")["principal"] == "user:root"  # renewed before its end
-    after = tamper(access_token="no.longer.good")
-    assert after["refresh_token"] != before["refresh_token"]
-    assert stranger.json("whoami")["principal"] == "user:root"  # renewed after a refusal
-    stranger("logout")
-    assert "not signed in" in stranger("logout").stderr
-    assert stranger.json("whoami", code=1)["error"]["code"] == "AUTH_REQUIRED"
-    assert "access_token" not in file.read_text()
-
-
-def test_signing_in_is_refused(stranger: Shell, site: Site) -> None:
-    process = begin_login(stranger, site)
-    assert process.stderr
-    site.provider.answer_device(process.stderr.readline().split()[-1], "root", answer="no")
-    said = process.communicate(timeout=PATIENCE_S)[1]
-    assert process.returncode == 1 and "was refused" in said
-
-
-BROWSER = """import sys, urllib.parse, urllib.request
-page = sys.argv[1]
-form = urllib.parse.urlencode({"username": "anna", "password": "correct horse"}).encode()
-print(urllib.request.urlopen(page, form, timeout=30).read().decode())
-"""
-
-
-def test_signing_in_with_a_browser(stranger: Shell, site: Site) -> None:
-    """The browser is a program: it signs in at the provider and is led back to the command's port."""
-    browser = stranger.file("browser.py", BROWSER)
-    profiles = Profiles(stranger.folder / "config")
-    profiles.set("default", url=site.url, issuer=site.provider.issuer, client_id="mdm-cli")
-    opened_by = f"{sys.executable} {browser} %s"
-    done = stranger("login", "--browser", BROWSER=opened_by)
-    assert "signed in" in done.stderr
-    assert stranger.json("whoami")["principal"] == "user:anna"
-
-
-# --- on a terminal --------------------------------------------------------------------------------
-
-
-def on_terminal(shell: Shell, *arguments: str, types: str = "") -> tuple[int, str]:
-    """Run a command on a terminal where somebody types; return its code and what was shown."""
-    ours, theirs = pty.openpty()
-    given = environment(**{**shell.variables, "TERM": "xterm", "COLUMNS": "100"})
-    process = subprocess.Popen(
-        [PROGRAM, *arguments],
-        env={name: value for name, value in given.items() if name != "NO_COLOR"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    os.write(ours, types.encode())
-    shown = b""
-    with contextlib.suppress(OSError):  # how a terminal ends
-        while piece := os.read(ours, 65_536):
-            shown += piece
-    os.close(ours)
-    return process.wait(PATIENCE_S), shown.decode()
-
-
-def test_a_table_steers_no_terminal(shell: Shell) -> None:
-    """What others wrote is shown, but is not obeyed."""
-    evil = "x\x1b]0;owned\x07\x9b31mred\u202e"
-    values = json.dumps({"code": "t1", "name": evil})
-    row = shell.json("entities", "data", "create", "place", "--file", "-", stdin=values)
-    listed = ("entities", "data", "list", "place", "--filter", "[code] = 't1'")
-    code, shown = on_terminal(shell, *listed)
-    assert code == 0 and "\x1b[1m" in shown  # the heading is bold, so this was a table
-    assert "owned" in shown and "red" in shown
-    for sign in ("\x1b]", "\x9b", "\u202e"):
-        assert sign not in shown
-    code, shown = on_terminal(shell, "entities", "data", "get", "place", row["_sys_id"])
-    assert code == 0 and "owned" in shown and "\x1b]" not in shown
-    assert "\x1b" not in shell(*listed).stdout
-    assert shell.json(*listed)["items"][0]["name"] == evil  # as data it is what it is
-
-
-def test_a_terminal_is_asked(shell: Shell) -> None:
-    row = shell.put("place", code="t2")["_sys_id"]
-    delete = ("entities", "data", "delete", "place", row)
-    code, shown = on_terminal(shell, *delete, types="n\n")
-    assert code == 1 and f"Delete row {row} of place?" in shown and "aborted" in shown
-    code, shown = on_terminal(shell, *delete, types="y\n")
-    assert code == 0 and f"row {row} is deleted" in shown
-    assert shell.json("entities", "data", "get", "place", row, code=1)["error"]["code"] == (
-        "ROW_NOT_FOUND"
-    )
-
-
 # --- all of them ----------------------------------------------------------------------------------
 
 LOCAL = {
@@ -720,10 +408,12 @@ LOCAL = {
 
 
 def run_here() -> set[str]:
-    """Return the commands that this file runs, by the texts its calls begin with."""
+    """Return the commands that these files run, by the texts their calls begin with."""
     found = set()
-    tree = ast.parse(Path(__file__).read_text())
-    for node in ast.walk(tree):
+    trees = [
+        ast.parse(Path(file).read_text()) for file in (__file__, test_remote_profiles.__file__)
+    ]
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
         if isinstance(node, ast.Call | ast.Tuple | ast.List):
             parts = node.args if isinstance(node, ast.Call) else node.elts
             words = [each.value for each in parts if isinstance(each, ast.Constant)]

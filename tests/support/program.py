@@ -19,14 +19,16 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("mdm_gitops", "mdm_api", "mdm_operator")
 _PATIENCE_S = 60.0
+_FITS_INTO_A_PIPE = 32_768
 
 
 def run(
@@ -34,10 +36,11 @@ def run(
     env: Mapping[str, str],
     cwd: str | Path | None = None,
     code: int | None = None,
+    stdin: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end, without a stdin; *code* is how it has to end."""
+    """Run one command to its end; *code* is how it has to end."""
     command = {"arguments": list(map(str, arguments)), "env": dict(env), "cwd": str(cwd or _ROOT)}
-    done = _started().run(command)
+    done = _started().run(command, stdin.encode())
     if code is not None:
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stderr
@@ -60,15 +63,14 @@ class _Server:
                 stdin=subprocess.DEVNULL,
             )
 
-    def run(self, command: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    def run(self, command: dict[str, Any], stdin: bytes) -> subprocess.CompletedProcess[str]:
         with self._alone:
-            return self._run(command)
+            return self._run(command, stdin)
 
-    def _run(self, command: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: dict[str, Any], stdin: bytes) -> subprocess.CompletedProcess[str]:
         out, err = _Reader(), _Reader()
-        with Path(os.devnull).open("rb") as nothing:
-            given = [nothing.fileno(), out.given, err.given]
-            socket.send_fds(self._socket, [b"!"], given)
+        with _holding(stdin) as typed:
+            socket.send_fds(self._socket, [b"!"], [typed.fileno(), out.given, err.given])
         out.begin()
         err.begin()
         message = json.dumps(command).encode()
@@ -82,6 +84,21 @@ class _Server:
         self._socket.close()
         if self.owner == os.getpid():
             self._process.wait()
+
+
+@contextmanager
+def _holding(stdin: bytes) -> Iterator[IO[bytes]]:
+    """Open what a command shall read: a pipe where something was typed, else nothing at all."""
+    if not stdin:
+        with Path(os.devnull).open("rb") as nothing:
+            yield nothing
+        return
+    assert len(stdin) <= _FITS_INTO_A_PIPE, "nobody reads it yet"
+    mine, given = os.pipe()
+    with os.fdopen(mine, "rb") as typed:
+        with os.fdopen(given, "wb") as writer:
+            writer.write(stdin)
+        yield typed
 
 
 class _Reader:
