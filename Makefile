@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test lint bench soak docs clean
+.PHONY: help install up demo test lint bench bench-full soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 help: ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(READY) ## create .venv with everything; the second time costs nothing
 
@@ -63,8 +63,11 @@ lint: $(READY) ## ruff, mypy, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-bench: $(READY) ## measure speed and memory
+bench: $(READY) ## measure speed and memory in ten minutes (ARGS="requests search")
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-full: $(READY) ## the same at the sizes of the targets, about an hour
+	$(BIN)/python benchmarks/run.py --full $(ARGS)
 
 soak: $(READY) ## the long campaigns
 	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -27,8 +27,8 @@ def measure() -> list[Figure]:
     for whose, users in (("of others", 1_000), ("of the caller", 1)):
         sides = [state_of(_grants(count, users)) for count in (FEW, MANY)]
         for kind, ratio in _ratios(sides, entities).items():
-            case = f"permission check, {MANY:,} assignments {whose} / {FEW}"
-            figures.append(Figure(case=case, value=ratio, unit="ratio", limit=LIMIT, note=kind))
+            case = f"permission check, {MANY:,} assignments {whose} / {FEW}, {kind}"
+            figures.append(Figure(case=case, value=ratio, unit="ratio", limit=LIMIT))
     state = state_of(_grants(MANY, 1_000))
     started = time.perf_counter()
     rights_of(_caller("first"), entities[0], state)

@@ -149,11 +149,11 @@ def _reading(what: str, reader: _Reader, start: int, end: int) -> Figure:
     seconds = best_s(lambda: reader.read(start, end), rounds=3)
     rate = (end - start) / seconds
     return Figure(
-        case=f"feed: {PER_SECOND:,} entries in pages of 500, {what}",
-        value=PER_SECOND / rate,
-        unit="s",
-        limit=1.0,
-        note=f"{rate:,.0f} entries/s",
+        case=f"feed: entries in pages of 500, {what}",
+        value=rate,
+        unit="per_s",
+        limit=PER_SECOND,
+        is_floor=True,
     )
 
 
