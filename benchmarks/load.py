@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, cast
 
 import uvloop
@@ -28,13 +28,14 @@ class Job:
     """Requests ``method path`` with *body*, in which ``{n}`` is a number of seven digits that is used once."""
 
     address: str  # http://host:port
-    key: str
+    key: str = ""
     clients: int
     seconds: float
     method: str = "GET"
     paths: Sequence[str] = ()  # taken at random
     body: str = ""
     first: int = 0  # number
+    headers: Mapping[str, str] = field(default_factory=dict)  # beside that of the key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +106,9 @@ class _Client(asyncio.Protocol):
 
 def _requests(job: Job) -> Callable[[], bytes]:
     host = job.address.partition("//")[2]
-    heads = [
-        f"{job.method} {path} HTTP/1.1\r\nHost: {host}\r\nX-API-Key: {job.key}\r\n".encode()
-        for path in job.paths
-    ]
+    headers = {"Host": host, **({"X-API-Key": job.key} if job.key else {}), **job.headers}
+    common = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    heads = [f"{job.method} {path} HTTP/1.1\r\n{common}".encode() for path in job.paths]
     choose = random.Random(1).choice
     if not job.body:
         whole = [head + b"\r\n" for head in heads]
