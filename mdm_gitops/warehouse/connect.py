@@ -1,16 +1,19 @@
 """Connections to the warehouse, all with the same session settings, and what a server must offer.
 
 A driver's failure to connect becomes a ``WarehouseError`` here; its message names the place and the
-reason, never the password. The session settings travel in the start-up packet, so they cost no
-round trip and hold before the first statement; only what not every version knows is set by a
-statement. What the URL itself says (``?options=-c ...``) has the last word on the former.
+reason, never the password. The session settings travel in the start-up packet, so they hold before
+the first statement; what not every version knows is set by a statement, and all of them are where a
+pooler in session mode kept the packet to itself. What the URL itself says (``?options=-c ...``) has
+the last word on the former.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import select
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -60,6 +63,16 @@ _KEEPALIVES: Final = {
 # of an entity to itself would show rows that it must hide. filter/compile.py writes such filters so
 # that no join arises; this holds for every other query too. No plan of ours needs the removal.
 _SELF_JOIN_ELIMINATION_SINCE: Final = 180_000
+# Where the start-up packet did what it should, only the second list is set.
+_SETTINGS_BY_STATEMENT: Final = """
+SELECT count(set_config(key, value, false))
+  FROM (SELECT * FROM json_each_text(%s) WHERE current_setting('search_path') <> ''
+        UNION ALL SELECT * FROM json_each_text(%s)) AS wanted
+"""
+_OPTION: Final = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
+# A pooler that gives two of our sessions one server process does so within a few statements.
+_ROUNDS: Final = 5
+_SECOND_SESSION_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +109,7 @@ async def connect(
     try:
         conn = await AsyncConnection.connect(autocommit=True, **arguments)
         try:
-            await _configure(conn)
+            await _configuring(url, limits)(conn)
         except BaseException:
             await conn.close()
             raise
@@ -105,10 +118,26 @@ async def connect(
     return conn
 
 
-async def _configure(conn: Connection) -> None:
-    """Set what PostgreSQL knows from a version on; an older one would refuse the whole session."""
-    if conn.info.server_version >= _SELF_JOIN_ELIMINATION_SINCE:
-        await conn.execute("SET enable_self_join_elimination = off")
+def _configuring(url: str, limits: SessionLimits) -> Callable[[Connection], Awaitable[None]]:
+    """Return what sets in a new session what the start-up packet did not.
+
+    That is what PostgreSQL knows from a version on, since an older one would refuse the whole session,
+    and everything where a pooler did not pass the packet on.
+    """
+    given = {name.replace("-", "_") for name in _OPTION.findall(_options_of(url))}
+    settings = {**_SESSION, **limits.options()}
+    own = json.dumps({name: settings[name] for name in settings.keys() - given})
+
+    async def configure(conn: Connection) -> None:
+        knows = conn.info.server_version >= _SELF_JOIN_ELIMINATION_SINCE
+        newer = {"enable_self_join_elimination": "off"} if knows else {}
+        await conn.execute(_SETTINGS_BY_STATEMENT, [own, json.dumps(newer)], prepare=False)
+
+    return configure
+
+
+def _options_of(url: str) -> str:
+    return str(conninfo_to_dict(url).get("options") or "")
 
 
 def connection_pool(
@@ -136,7 +165,7 @@ def connection_pool(
         max_size=max_size,
         timeout=wait_s,
         open=False,
-        configure=_configure,
+        configure=_configuring(url, limits),
         name=application_name,
         check=AsyncConnectionPool.check_connection if checked else None,
     )
@@ -192,7 +221,7 @@ async def check_server(conn: Connection) -> ServerReport:
     cursor = await conn.execute(_SERVER_FACTS)
     row = await cursor.fetchone()
     assert row is not None
-    version_number, version, encoding, fsync, commit, full_page_writes, path, pid = row
+    version_number, version, encoding, fsync, commit, full_page_writes, path = row
     major = version_number // 10_000
     if major < OLDEST_MAJOR:
         raise _unusable(
@@ -209,13 +238,11 @@ async def check_server(conn: Connection) -> ServerReport:
         warnings.append(
             f"PostgreSQL {version} is newer than the versions this program is tested on"
         )
-    if pid != conn.info.backend_pid:
-        warnings.append(await _pooler_warning(conn))
+    await refuse_transaction_mode(conn)
     if path != _SESSION["search_path"]:
         raise _unusable(
             "the session settings of this program do not reach the warehouse",
-            hint="connect to the server itself, or let the pooler pass on the parameter options;"
-            " Mdm__Database__Url must not set search_path",
+            hint="Mdm__Database__Url must not set search_path",
         )
     return ServerReport(version=version, warnings=tuple(warnings))
 
@@ -224,7 +251,7 @@ _SERVER_FACTS: Final = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'),
            current_setting('server_encoding'), current_setting('fsync'),
            current_setting('synchronous_commit'), current_setting('full_page_writes'),
-           current_setting('search_path'), pg_backend_pid()
+           current_setting('search_path')
 """
 
 
@@ -239,22 +266,44 @@ def _durability_warnings(fsync: str, commit: str, full_page_writes: str) -> list
     return found
 
 
-async def _pooler_warning(conn: Connection) -> str:
-    """Tell what stands between us and the server, whose process is not the one we greeted.
+async def refuse_transaction_mode(conn: Connection) -> None:
+    """Look whether the server process of *conn* is its own.
 
-    A server process that two of our open sessions both get is handed round by transaction; locks
-    of a session and prepared statements cannot work there.
+    Behind a pooler in transaction mode it is not: locks of a session, its settings and prepared
+    statements would be those of whoever is next.
+
+    Raises:
+        WarehouseError: it is not.
     """
+    try:
+        async with asyncio.timeout(_SECOND_SESSION_S):
+            is_shared = await _is_shared(conn)
+    except TimeoutError:  # the pooler has no process left for a second one, so ours is our own
+        return
+    except psycopg.Error as error:
+        raise connection_failed(conn.info.dsn, error) from None
+    if is_shared:
+        raise _unusable(
+            "the warehouse is reached through a pooler in transaction mode",
+            hint="let Mdm__Database__Url name the server itself, or a pooler in session mode",
+        )
+
+
+async def _is_shared(conn: Connection) -> bool:
+    mine = {await _backend_pid(conn)}
+    if mine == {conn.info.backend_pid}:
+        return False  # it greeted us, so there is no pooler
     other = await AsyncConnection.connect(
         conn.info.dsn, password=conn.info.password, autocommit=True
     )
     async with other:
-        if await _backend_pid(conn) == await _backend_pid(other):
-            raise _unusable(
-                "the warehouse is reached through a pooler in transaction mode",
-                hint="let Mdm__Database__Url name the server itself, or a pooler in session mode",
-            )
-    return "the warehouse is reached through a pooler: it must be in session mode"
+        for _ in range(_ROUNDS):
+            async with other.transaction():
+                theirs = await _backend_pid(other)
+                mine.add(await _backend_pid(conn))
+            if theirs in mine or len(mine) > 1:
+                return True
+    return False
 
 
 async def _backend_pid(conn: Connection) -> int:
@@ -335,7 +384,10 @@ _HINTS: Final = (
     ("role", "create the role, or correct its name in Mdm__Database__Url"),
     ("refused", "is the server running, and is this its host and port?"),
     ("no such file", "is the server running, and is this its socket folder?"),
-    ("unsupported startup parameter", "connect to the server itself instead of a pooler"),
+    (
+        "unsupported startup parameter",
+        "let PgBouncer have ignore_startup_parameters = options, or connect to the server itself",
+    ),
     ("too many", "the server has no free connection: raise its max_connections"),
     ("timeout", "is the server reachable from here?"),
     ("resolve", "is the host name right?"),

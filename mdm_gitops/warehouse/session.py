@@ -13,7 +13,12 @@ from typing import Final, TypeAlias
 
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.apply import Patience
-from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
+from mdm_gitops.warehouse.connect import (
+    Connection,
+    SessionLimits,
+    connect,
+    refuse_transaction_mode,
+)
 from mdm_gitops.warehouse.locate import warehouse_url
 from mdm_gitops.warehouse.migrate import has_store, migrate
 from mdm_gitops.warehouse.names import Schemas
@@ -107,7 +112,8 @@ async def open_connection(
     """Return a connection to a store of this version; unless *read_only*, an older one is migrated.
 
     Raises:
-        WarehouseError: there is no way to the server, or its store is of another version.
+        WarehouseError: there is no way to the server, only one through a pooler in transaction mode,
+            or its store is of another version.
     """
     conn = await connect(
         url,
@@ -122,6 +128,7 @@ async def open_connection(
         if read_only:
             await has_store(conn, config_schema=schemas.config)
         else:
+            await refuse_transaction_mode(conn)
             await migrate(conn, config_schema=schemas.config, data_schema=schemas.data)
     except BaseException:
         await conn.close()
