@@ -37,6 +37,17 @@ def measure() -> list[Figure]:
     return [*figures, Figure(case=case, value=first, unit="ms")]
 
 
+def checked_s(count: int) -> dict[str, float]:
+    """Return the least seconds of a check with *count* assignments, by kind."""
+    state, entities = state_of(_grants(count, 1)), [_entity(number) for number in range(FEW)]
+    times: dict[str, list[float]] = {}
+    for turn in range(_ROUNDS):
+        callers = [_caller(f"{turn}-{number}") for number in range(_CALLERS)]
+        for kind in ("not asked before", "asked before"):
+            times.setdefault(kind, []).append(_all(callers, entities, state))
+    return {kind: min(found) / (_CALLERS * FEW) for kind, found in times.items()}
+
+
 def _ratios(sides: Sequence[StoreState], entities: Sequence[Entity]) -> dict[str, float]:
     """Return the ratios of checks that are new and of those that are remembered.
 

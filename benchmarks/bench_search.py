@@ -28,6 +28,7 @@ from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
 
 ROWS: Final = 1_000_000
+SEARCHED: Final = "company"
 _MORE: Final = 20_000
 _REQUESTS: Final = 60
 _ENTITY: Final = """
@@ -87,12 +88,12 @@ def _shared(number: int) -> str:
     return _word("shared", number % 50_000)
 
 
-def _own(number: int) -> str:
+def word_of_one(number: int) -> str:
     return _word("own", number, letters=10)
 
 
 def _line(i: int) -> str:
-    name = f"{_FIRST[i % 12]} {_shared(i).title()} {_own(i).title()} {_LAST[i % 10]}"
+    name = f"{_FIRST[i % 12]} {_shared(i).title()} {word_of_one(i).title()} {_LAST[i % 10]}"
     city = _CITIES[i * 7 % 8] + ("" if i % 3 == 0 else f" {i % 500}")
     street = f"{_word('street', i % 20_000, 9).title()}strasse {i % 120}"
     now = "2026-01-01T00:00:00Z"
@@ -102,7 +103,7 @@ def _line(i: int) -> str:
         name,
         city,
         street,
-        f"info{i % 1000}@{_own(i)}.example",
+        f"info{i % 1000}@{word_of_one(i)}.example",
         i % 100,
         now,
         "user:a",
@@ -114,11 +115,11 @@ def _line(i: int) -> str:
 
 async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
     async with opened(await server.fresh_database()) as conn:
-        await apply(conn, _definitions("false"))
-        await _fill(conn, 0, rows)
-        plain_s = await _fill(conn, rows, rows + _MORE)
+        await apply(conn, search_definitions("false"))
+        await fill_search(conn, 0, rows)
+        plain_s = await fill_search(conn, rows, rows + _MORE)
         built_s = await _built(conn)
-        indexed_s = await _fill(conn, rows + _MORE, rows + 2 * _MORE)
+        indexed_s = await fill_search(conn, rows + _MORE, rows + 2 * _MORE)
         await conn.execute("VACUUM ANALYZE mdm_data.company")
         row = await (await conn.execute(_SIZES)).fetchone()
         assert row is not None
@@ -147,7 +148,7 @@ async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
     ]
 
 
-def _definitions(enabled: str) -> Any:
+def search_definitions(enabled: str = "true") -> Any:
     return read_tree(
         {
             "mdm.yaml": b"name: bench\napiVersion: mdm-gitops/v1\ndomains: [{name: d}]\n",
@@ -157,7 +158,7 @@ def _definitions(enabled: str) -> Any:
     )
 
 
-async def _fill(conn: Connection, first: int, last: int) -> float:
+async def fill_search(conn: Connection, first: int, last: int) -> float:
     """Return the seconds of processor time that PostgreSQL took."""
     started = processor_s(conn.info.backend_pid)
     async with conn.cursor() as cursor, cursor.copy(_COPY) as copy:
@@ -168,18 +169,18 @@ async def _fill(conn: Connection, first: int, last: int) -> float:
 
 async def _built(conn: Connection) -> float:
     started = time.perf_counter()
-    await apply(conn, _definitions("true"))
+    await apply(conn, search_definitions("true"))
     return time.perf_counter() - started
 
 
 def _inside(i: int) -> str:
-    return _own(i)[2:8]
+    return word_of_one(i)[2:8]
 
 
 _CASES: Final[tuple[tuple[str, Callable[[int], str], float | None], ...]] = (
     ("a word of some rows", _shared, 50.0),
     ("a beginning of four letters", lambda i: _shared(i)[:4], 50.0),
-    ("a word of one row", _own, 50.0),
+    ("a word of one row", word_of_one, 50.0),
     ("what stands inside a word", _inside, 50.0),
     ("a word of four rows in ten", lambda _: "gmbh", 100.0),
     ("a beginning of one letter", lambda i: "bcdfghklmnprst"[i % 14], None),

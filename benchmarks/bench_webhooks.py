@@ -53,14 +53,14 @@ WITH k AS (SELECT nextval('mdm.change_set_key') AS key), e AS (
          ('00000000-0000-7000-8000-' || lpad(((%(first)s + g) %% 5000)::text, 12, '0'))::uuid,
          'data_updated', 1, NULL, '{"code":"A","name":"before","amount":1.50}',
          '{"code":"A","name":"after","amount":2.50}', NULL
-    FROM k, mdm.entity n, generate_series(0, %(count)s - 1) g)
+    FROM k, mdm.entity n, generate_series(0, %(count)s - 1) g WHERE n.name = 'thing')
 INSERT INTO mdm.change_set (key, events, occurred_at, actor)
 SELECT key, %(count)s, clock_timestamp(), 'bench' FROM k"""
 
 
 async def measure(server: Server, *, events: int = EVENTS) -> list[Figure]:
     url = await server.fresh_database()
-    with _receiving() as port:
+    with receiving() as port:
         async with opened(url) as conn:
             definitions = read_tree(_FILES)
             await apply_plan(
@@ -105,6 +105,25 @@ async def _waiting(conn: Connection, url: str, port: int, events: int) -> list[F
             note=f"bare: {bare_rate:,.0f}/s; {bare_cpu_rate:,.0f} per second of processor time",
         ),
     ]
+
+
+async def delivered(
+    conn: Connection, url: str, port: int, *, webhooks: int, waiting: int, events: int, rounds: int
+) -> float:
+    """Return the processor seconds of a dispatcher that takes *events* changes to all *webhooks*, each round.
+
+    It first delivers the changes that wait already, and so knows all webhooks.
+    """
+    with _delivering(url) as process:
+        while _told(port)["count"] < webhooks * waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        _told(port, forget=True)
+        used = _cpu_s(process.pid)
+        for done in range(rounds):
+            await conn.execute(_CHANGES, {"first": 0, "count": events})
+            while _told(port)["count"] < webhooks * events * (done + 1):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return (_cpu_s(process.pid) - used) / rounds
 
 
 def _bare(port: int, number: int) -> tuple[float, float]:
@@ -177,7 +196,7 @@ def _process(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def _receiving() -> Iterator[int]:
+def receiving() -> Iterator[int]:
     with _process("receive") as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())

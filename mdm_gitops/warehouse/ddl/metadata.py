@@ -44,17 +44,20 @@ def noted(tree: Tree, title: str, *, phase: Phase = Phase.FLIP) -> Statement:
 
 
 def upsert(
-    schemas: Schemas, table: str, values: Mapping[str, Tree], *, key: Sequence[str]
+    schemas: Schemas, table: str, values: Mapping[str, Tree], *, key: Sequence[str] | None
 ) -> exp.Insert:
-    """Return an INSERT of one row that replaces the row with the same *key*."""
+    """Return an INSERT of one row that replaces the row with the same *key*.
+
+    Without a key the whole row is one, and a row that is there already stays.
+    """
     names = [identifier(name) for name in values]
     updated = [
         exp.EQ(this=column(name), expression=column(name, of="EXCLUDED"))
         for name in values
-        if name not in key
+        if key is not None and name not in key
     ]
     conflict = exp.OnConflict(
-        conflict_keys=[trees.ascending(column(name)) for name in key],
+        conflict_keys=[trees.ascending(column(name)) for name in key or ()],
         action=exp.Var(this="DO UPDATE" if updated else "DO NOTHING"),
         expressions=updated,
     )
@@ -76,8 +79,7 @@ def _delete(schemas: Schemas, table: str, where: Mapping[str, Tree]) -> exp.Dele
 
 
 def grant_permission(change: GrantPermission, schemas: Schemas) -> Iterator[Statement]:
-    values = _grant_values(change.grant)
-    tree = upsert(schemas, "permission", values, key=tuple(values))
+    tree = upsert(schemas, "permission", _grant_values(change.grant), key=None)
     yield noted(tree, f"grant {_spoken(change.grant)}")
 
 

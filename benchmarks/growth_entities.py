@@ -1,0 +1,103 @@
+"""What plans, looks, definitions and reads cost while the number of entities grows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import corpus
+from bench_deploy import apply
+from figures import best_of, best_s
+from growing import FLAT, LINEAR, Growing, Law
+from growth_rows import asking_of, ms
+from warehouse import SCHEMAS, Server, opened
+
+from mdm_gitops.data.rows import ListRequest, list_rows
+from mdm_gitops.settings import load_settings
+from mdm_gitops.source import read_folder
+from mdm_gitops.warehouse.connect import Connection
+from mdm_gitops.warehouse.planning import make_plan
+from mdm_gitops.warehouse.store import Store, read_state
+from mdm_operator.reconcile import Reconciler
+
+# Columns of an entity. Fewer than elsewhere, since the largest repository is five times as large.
+COLUMNS = 5
+# It writes what a process that plans has read before; that is a part of it that does not grow.
+_APPLY = Law(power=1.0, slack=1.0)
+
+
+async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Growing]:
+    growing = Growing(
+        title="Definitions",
+        x="entities",
+        laws={
+            "read and validate": LINEAR,
+            "plan, no change": LINEAR,
+            "plan of one change": LINEAR,
+            "apply of one change": _APPLY,
+            "state read by a server": LINEAR,
+        },
+    )
+    steady = Growing(
+        title="What should not know how many entities there are",
+        x="entities",
+        laws={
+            "reconcile of an unchanged commit": FLAT,
+            "list of an entity": FLAT,
+            "state asked for": FLAT,
+        },
+    )
+    for size in sizes:
+        root = corpus.write(folder / f"entities-{size}", size, COLUMNS)
+        url = await server.fresh_database()
+        await _reconciled(url, root, steady, size)  # deploys
+        async with opened(url) as conn:
+            await _planned(conn, root, growing, size)
+            await _served(conn, growing, steady, size)
+    return [growing, steady]
+
+
+async def _reconciled(url: str, root: Path, steady: Growing, size: int) -> None:
+    settings = load_settings(root)
+    reconciler = Reconciler(root, url=url, settings=settings, approve_first=True)
+    try:
+        await reconciler.step()
+        await reconciler.step()
+        steady.add("reconcile of an unchanged commit", size, await ms(reconciler.step))
+    finally:
+        await reconciler.aclose()
+
+
+async def _planned(conn: Connection, root: Path, growing: Growing, size: int) -> None:
+    await conn.execute(b"VACUUM ANALYZE")
+    rounds = 3 if size > 100 else 5
+    before = read_folder(root)
+    growing.add("read and validate", size, 1_000 * best_s(lambda: read_folder(root), rounds=rounds))
+    corpus.path_of(root, size // 2).write_text(corpus.text(size // 2, COLUMNS, length=101))
+    after = read_folder(root)
+    for name, wanted in (("plan, no change", before), ("plan of one change", after)):
+        taken = await best_of(
+            lambda wanted=wanted: make_plan(conn, wanted, schemas=SCHEMAS), rounds=rounds
+        )
+        growing.add(name, size, 1_000 * taken)
+    applied = []
+    for definitions in (after, before, after, before):
+        started = time.perf_counter()
+        await apply(conn, definitions)
+        applied.append(time.perf_counter() - started)
+    growing.add("apply of one change", size, 1_000 * min(applied))
+
+
+async def _served(conn: Connection, growing: Growing, steady: Growing, size: int) -> None:
+    rounds = 3 if size > 100 else 5
+    taken = await best_of(lambda: read_state(conn, schemas=SCHEMAS), rounds=rounds)
+    growing.add("state read by a server", size, 1_000 * taken)
+    asking = await asking_of(conn)
+
+    async def listed() -> None:
+        await list_rows(conn, asking=asking, entity="entity_7", request=ListRequest())
+
+    steady.add("list of an entity", size, await ms(listed))
+    store = Store(SCHEMAS)
+    steady.add("state asked for", size, await ms(lambda: store.current(conn)))
