@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test lint bench bench-full soak docs clean
+.PHONY: help install up demo test lint bench bench-full bench-peer soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -68,6 +68,10 @@ bench: $(READY) ## measure speed and memory in ten minutes (ARGS="requests searc
 
 bench-full: $(READY) ## the same at the sizes of the targets, about an hour
 	$(BIN)/python benchmarks/run.py --full $(ARGS)
+
+bench-peer: $(READY) ## single requests beside Directus, which needs Node and npm
+	@$(BIN)/python benchmarks/peer_install.py
+	$(BIN)/python benchmarks/run.py $(ARGS) peer
 
 soak: $(READY) ## the long campaigns
 	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 COUNTRIES: Final = 200
-_HEADER: Final = "code,name,country,city,kind,amount,pieces,active,opened,updated,token,note"
+COLUMNS: Final = "code,name,country,city,kind,amount,pieces,active,opened,updated,token,note"
 FILES: Final = {
     "mdm.yaml": "name: bench\napiVersion: mdm-gitops/v1\ndomains:\n  - name: bench\n",
     "entities/country.yaml": """\
@@ -62,7 +62,7 @@ def write_csv(file: Path, rows: int, *, bad: float = 0.0, changed: float = 0.0) 
     """Write *rows*, always the same ones but for the shares that are *bad* or *changed*."""
     chance, odd = random.Random(1), random.Random(2)
     with file.open("w", encoding="utf-8") as out:
-        out.write(_HEADER + "\n")
+        out.write(COLUMNS + "\n")
         for number in range(rows):
             code = f"L{number:07}"
             if odd.random() < bad:

@@ -128,7 +128,7 @@ PARTS: Final = (
     ),
     Part(
         name="peer",
-        measure=lambda run: _module("peer.bench_peer").measure(
+        measure=lambda run: _module("bench_peer").measure(
             run.server, run.folder, is_full=run.is_full
         ),
         is_extra=True,
