@@ -28,7 +28,7 @@ from tests.unit import filter_samples as samples
 from tests.unit.filter_oracle import Oracle, Row, Truth, World
 
 FILTERS_PER_CASE = 100  # in one round trip
-FILTERS = 4_000
+FILTERS = 2_000
 SOAK_FILTERS = int(os.environ.get("MDM_SOAK_FILTERS", "100000"))
 
 DIFFERENCE = "PostgreSQL and the oracle differ on"

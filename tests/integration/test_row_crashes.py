@@ -30,7 +30,7 @@ from tests.support.crash_server import Server, forget_peak, peak_memory_bytes
 from tests.support.crash_writers import Adder, Book, Importer, Keeper, Proposer
 from tests.support.wire import Wire
 
-KILLS = 50
+KILLS = 18  # each kind of victim three times
 SOAK_KILLS = 500
 # A worker that was killed is there again before the next one is: else all wait for one to start.
 VICTIMS = ("worker", "postgres", "postgres", "both", "postgres", "postgres")

@@ -59,7 +59,7 @@ from tests.support.oracle import (
 from tests.support.rowlab import parsed
 
 STEPS_PER_RUN = 50
-RUNS = 10  # for each of the four combinations: 2,000 steps
+RUNS = 5  # for each of the four combinations: 1,000 steps
 SOAK_PARTS = 25
 SOAK_RUNS = 20  # 4 combinations x 25 parts x 20 runs x 50 steps: 100,000
 LOOK_EVERY = 8  # steps
