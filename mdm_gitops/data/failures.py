@@ -43,6 +43,10 @@ def translated() -> Iterator[None]:
         raise WarehouseLocked(
             "the entity's tables are being changed", hint="try again in a moment"
         ) from None
+    except errors.ReadOnlySqlTransaction:
+        raise WarehouseError(
+            "the warehouse takes no writes now", hint="rows can be read; try again later"
+        ) from None
     except psycopg.DataError:
         raise InputError("a value is outside the range of its column") from None
     except (psycopg.OperationalError, psycopg.InterfaceError):

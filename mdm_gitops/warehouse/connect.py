@@ -72,7 +72,7 @@ SELECT count(set_config(key, value, false))
 _OPTION: Final = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
 # A pooler that gives two of our sessions one server process does so within a few statements.
 _ROUNDS: Final = 5
-_SECOND_SESSION_S: Final = 5.0
+_SECOND_SESSION_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +99,18 @@ async def connect(
     application_name: str,
     limits: SessionLimits = SessionLimits(),
     connect_timeout_s: float = 5.0,
+    read_only: bool = False,
 ) -> Connection:
     """Return a connection in autocommit mode: transactions are always opened by name.
+
+    It leads to a primary; unless the URL says otherwise, only *read_only* takes a standby, too.
 
     Raises:
         WarehouseError: it could not be made.
     """
     arguments = _arguments(url, application_name, limits, connect_timeout_s)
+    if read_only:
+        arguments["target_session_attrs"] = _given(url).get("target_session_attrs", "any")
     try:
         conn = await AsyncConnection.connect(autocommit=True, **arguments)
         try:
@@ -124,7 +129,9 @@ def _configuring(url: str, limits: SessionLimits) -> Callable[[Connection], Awai
     That is what PostgreSQL knows from a version on, since an older one would refuse the whole session,
     and everything where a pooler did not pass the packet on.
     """
-    given = {name.replace("-", "_") for name in _OPTION.findall(_options_of(url))}
+    given = {
+        name.replace("-", "_") for name in _OPTION.findall(str(_given(url).get("options") or ""))
+    }
     settings = {**_SESSION, **limits.options()}
     own = json.dumps({name: settings[name] for name in settings.keys() - given})
 
@@ -134,10 +141,6 @@ def _configuring(url: str, limits: SessionLimits) -> Callable[[Connection], Awai
         await conn.execute(_SETTINGS_BY_STATEMENT, [own, json.dumps(newer)], prepare=False)
 
     return configure
-
-
-def _options_of(url: str) -> str:
-    return str(conninfo_to_dict(url).get("options") or "")
 
 
 def connection_pool(
@@ -380,6 +383,12 @@ _QUOTED: Final = re.compile(r'".*"', re.DOTALL)
 _HINTS: Final = (
     ("password authentication failed", "look at the user and the password in Mdm__Database__Url"),
     ("no password supplied", "give Mdm__Database__Url a password"),
+    ("starting up", "wait until the server has started"),
+    ("shutting down", "wait until the server has started again"),
+    (
+        "hot standby",
+        "Mdm__Database__Url must name the primary; of several hosts, host1,host2, it is found",
+    ),
     ("database", "create the database, or correct its name in Mdm__Database__Url"),
     ("role", "create the role, or correct its name in Mdm__Database__Url"),
     ("refused", "is the server running, and is this its host and port?"),
@@ -422,10 +431,7 @@ def _place(parts: Mapping[str, Any]) -> str:
 def _arguments(
     url: str, application_name: str, limits: SessionLimits, connect_timeout_s: float
 ) -> dict[str, Any]:
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.Error as error:
-        raise connection_failed(url, error) from None
+    given = _given(url)
     options = " ".join(
         f"-c {name}={_escaped(value)}" for name, value in {**_SESSION, **limits.options()}.items()
     )
@@ -433,9 +439,19 @@ def _arguments(
         "application_name": application_name,
         # libpq takes whole seconds, and 1 as 2.
         "connect_timeout": max(2, round(connect_timeout_s)),
+        # Of several hosts the one that takes writes, and never a standby, which would refuse them one
+        # by one. A primary that takes none for a time, since its disk is full, can still be read.
+        "target_session_attrs": "primary",
         **_KEEPALIVES,
     }
     return {**own, **given, "options": f"{options} {given.get('options') or ''}".strip()}
+
+
+def _given(url: str) -> dict[str, Any]:
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.Error as error:
+        raise connection_failed(url, error) from None
 
 
 def _escaped(value: str) -> str:

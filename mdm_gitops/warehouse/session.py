@@ -120,6 +120,7 @@ async def open_connection(
         application_name=application_name,
         limits=_LIMITS,
         connect_timeout_s=settings.Database.ConnectTimeoutSeconds,
+        read_only=read_only,
     )
     schemas = schemas_of(settings)
     try:
