@@ -94,8 +94,9 @@ class ProposalBuilder(Builder):
         edit = self.target.table_sql(Role.EDIT)
         withdraws = operation in _DELETES
         gone = (
-            f'\ngone AS (DELETE FROM {edit} x USING todo t WHERE t."_withdraws"'
-            ' AND x."_sys_id" = t."_id" RETURNING x."_sys_id"),'
+            f"\ngone AS (DELETE FROM {edit} x"
+            ' WHERE x."_sys_id" = ANY (ARRAY(SELECT t."_id" FROM todo t WHERE t."_withdraws"))'
+            ' RETURNING x."_sys_id"),'
         )
         sql = f"""WITH given AS MATERIALIZED ({self.source.sql}),
 old AS MATERIALIZED (SELECT m.* FROM {self.target.main_sql} m

@@ -379,8 +379,14 @@ SELECT {self._revision()}, j."_pos",
 
     def _write(self, operation: Operation) -> str:
         main = self.target.main_sql
+        # The array keeps the planner, which takes a request for a hundred rows, from reading a table of some
+        # thousand rows for each.
+        where = (
+            'WHERE m."_sys_id" = t."_id"'
+            ' AND m."_sys_id" = ANY (ARRAY(SELECT d."_id" FROM todo d)) RETURNING m.*'
+        )
         if operation is Operation.HARD_DELETE:
-            return f'DELETE FROM {main} m USING todo t WHERE m."_sys_id" = t."_id" RETURNING m.*'
+            return f"DELETE FROM {main} m USING todo t {where}"
         names = [
             *(self.source.columns if operation is Operation.UPDATE else ()),
             "_sys_version",
@@ -389,7 +395,7 @@ SELECT {self._revision()}, j."_pos",
             *(() if operation is Operation.UPDATE else ("_sys_is_deleted", "_sys_deleted_at")),
         ]
         assignments = ", ".join(f'"{name}" = t."{name}"' for name in names)
-        return f'UPDATE {main} m SET {assignments} FROM todo t WHERE m."_sys_id" = t."_id" RETURNING m.*'
+        return f"UPDATE {main} m SET {assignments} FROM todo t {where}"
 
     def _keep(self, operation: Operation) -> str:
         """Close the version that was replaced."""
