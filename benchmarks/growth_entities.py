@@ -14,6 +14,7 @@ from growth_rows import asking_of, ms
 from warehouse import SCHEMAS, Server, opened
 
 from mdm_gitops.data.rows import ListRequest, list_rows
+from mdm_gitops.plan.structural import structural_plan
 from mdm_gitops.settings import load_settings
 from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.connect import Connection
@@ -35,6 +36,7 @@ async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Gr
             "read and validate": LINEAR,
             "plan, no change": LINEAR,
             "plan of one change": LINEAR,
+            "plan between two revisions": LINEAR,
             "apply of one change": _APPLY,
             "state read by a server": LINEAR,
         },
@@ -81,6 +83,8 @@ async def _planned(conn: Connection, root: Path, growing: Growing, size: int) ->
             lambda wanted=wanted: make_plan(conn, wanted, schemas=SCHEMAS), rounds=rounds
         )
         growing.add(name, size, 1_000 * taken)
+    between = best_s(lambda: structural_plan(before, after), rounds=rounds)
+    growing.add("plan between two revisions", size, 1_000 * between)
     applied = []
     for definitions in (after, before, after, before):
         started = time.perf_counter()

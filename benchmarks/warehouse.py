@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 from psycopg import AsyncConnection, sql
+from psycopg.pq import Trace
 
 from mdm_gitops.warehouse.connect import Connection, SessionLimits, connect
 from mdm_gitops.warehouse.embedded_binaries import find_binaries
@@ -47,6 +49,18 @@ class Server:
 async def opened(url: str) -> AsyncIterator[Connection]:
     async with await connect(url, application_name="bench", limits=_NO_LIMITS) as conn:
         yield conn
+
+
+async def statements_of(conn: Connection, work: Callable[[], Awaitable[object]]) -> int:
+    """Return how many statements *work* sends over *conn*, counted on the wire."""
+    with tempfile.TemporaryFile("w+") as file:
+        conn.pgconn.trace(file.fileno())
+        conn.pgconn.set_trace_flags(Trace.SUPPRESS_TIMESTAMPS)
+        await work()
+        conn.pgconn.untrace()
+        file.seek(0)
+        sent = [line.split("\t") for line in file]
+    return sum(line[0] == "F" and line[2].strip() in ("Query", "Execute") for line in sent)
 
 
 def run_psql_s(url: str, script: Path) -> float:
