@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +17,14 @@ from psycopg import AsyncConnection, AsyncCursor, sql
 
 from mdm_gitops.model import Definitions
 from mdm_gitops.plan.structural import structural_plan
+from mdm_gitops.settings import load_settings
 from mdm_gitops.warehouse.script import build_script
+from mdm_operator import Reconciler
+from mdm_operator.state import Outcome
 from tests.conftest import DatabaseMaker
 from tests.support import warehouses as on
-from tests.support.many import many
+from tests.support.many import files_of_many, many
+from tests.support.meter import Cost, cost_of
 
 pytestmark = pytest.mark.anyio
 
@@ -140,6 +145,36 @@ async def test_new_entities_need_a_bounded_number_of_messages(
     statements = sum(len(step.statements) for step in script.steps)
     assert statements > 3 * 200
     assert len(traffic.statements) < 200 + 30
+
+
+async def _unchanged(url: str, root: Path, count: int) -> tuple[Cost, Cost]:
+    """Return what a look costs when nothing has changed, and when a file has."""
+    for path, text in files_of_many(count).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(text)
+    reconciler = Reconciler(root, url=url, settings=load_settings(root), approve_first=True)
+    try:
+        deployed = await reconciler.step()
+        assert deployed is not None and deployed.outcome is Outcome.APPLIED
+        assert reconciler.connection is not None
+        same = await cost_of(reconciler.connection, reconciler.step)
+        with (root / "mdm.yaml").open("a") as file:
+            file.write("\n# changed\n")
+        return same, await cost_of(reconciler.connection, reconciler.step, warm_ups=0)
+    finally:
+        await reconciler.aclose()
+
+
+async def test_an_unchanged_commit_asks_the_same_and_reads_no_definition(
+    make_database: DatabaseMaker, tmp_path: Path
+) -> None:
+    few, few_changed = await _unchanged(make_database(), tmp_path / "few", 3)
+    more, more_changed = await _unchanged(make_database(), tmp_path / "more", 30)
+    assert few == more
+    assert more.statements <= 3
+    assert more.rows < 30, "not one for each entity"
+    assert min(few_changed.statements, more_changed.statements) > 3
+    assert more_changed.rows > few_changed.rows, "what the guard is there to see"
 
 
 def test_statements_grow_in_step_with_the_new_entities() -> None:

@@ -18,11 +18,16 @@ _PROJECT = {
 
 def many(count: int, **changed: dict[str, Any]) -> Definitions:
     """Return *count* entities ``e0``, ``e1``, ...; *changed* gives some of them other members."""
+    return read_tree(files_of_many(count, **changed))
+
+
+def files_of_many(count: int, **changed: dict[str, Any]) -> dict[str, bytes]:
+    """Return the files of ``many``, by their paths."""
     files = {"mdm.yaml": json.dumps(_PROJECT).encode()}
     for number in range(count):
         entity = {**_entity(number), **changed.get(f"e{number}", {})}
         files[f"entities/e{number}.yaml"] = json.dumps(entity).encode()
-    return read_tree(files)
+    return files
 
 
 def _entity(number: int) -> dict[str, Any]:
