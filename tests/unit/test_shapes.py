@@ -41,6 +41,11 @@ def _update(name: str, text: str, number: int) -> exp.Expr:
     )
 
 
+def _later(name: str, text: str, number: int) -> exp.Expr:
+    later = trees.template(":v + INTERVAL '2 DAYS'", v=trees.column(name))
+    return exp.select(later, trees.text(text), trees.number(number))
+
+
 HOSTILE = ('"', "'", "''", "\\", "\\'", "§0§", "§1§", '"§0§"', "--", "/*", "\n", "$$", "ü", "", ";")
 NAMES = st.one_of(st.sampled_from(HOSTILE).filter(bool), st.text(min_size=1, max_size=20))
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=40))
@@ -53,7 +58,7 @@ def _printed_alone(tree: exp.Expr) -> str:
     return tree.sql(dialect="postgres", unsupported_level=ErrorLevel.IGNORE, comments=False)
 
 
-@pytest.mark.parametrize("build", [_insert, _condition, _update])
+@pytest.mark.parametrize("build", [_insert, _condition, _update, _later])
 @settings(max_examples=150, deadline=None)
 @given(name=NAMES, text=TEXTS, number=NUMBERS)
 def test_the_shape_changes_nothing_of_the_text(
@@ -68,23 +73,38 @@ def test_the_shape_changes_nothing_of_the_text(
 def test_the_second_of_a_shape_makes_the_template_and_the_third_uses_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shapes, "_templates", {})
+    parsed = _counting(monkeypatch)
+    for number in range(10):
+        print_proven(_insert(f"t{number}", "it's", number))
+    # Alone, and with marks.
+    assert ["it''s" in sql for sql in parsed] == [True, False]
+
+
+@pytest.mark.parametrize("build", [_insert, _condition, _update, _later])
+def test_a_long_text_is_never_read_back(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = build("t", "it's \\ long" * 10_000, 1)
+    parsed = _counting(monkeypatch)
+    assert print_proven(tree) == _printed_alone(tree)
+    assert [len(sql) < 500 for sql in parsed] == [True]
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Forget all shapes; return the list that each text will be in that is read back."""
     parsed: list[str] = []
 
     def counting(sql: str, *, dialect: str) -> exp.Expr:
         parsed.append(sql)
         return parse_one(sql, dialect=dialect)
 
+    monkeypatch.setattr(shapes, "_templates", {})
     monkeypatch.setattr(shapes, "parse_one", counting)
-    for number in range(10):
-        print_proven(_insert(f"t{number}", "it's", number))
-    # Alone, alone again, and with marks.
-    assert len(parsed) == 3
+    return parsed
 
 
 @pytest.mark.parametrize("round_", range(4))
-def test_what_is_mangled_is_refused_however_often_it_comes(round_: int) -> None:
-    action = exp.Drop(this=trees.column(f"c{round_}"), kind="COLUMN")
+@pytest.mark.parametrize("length", [1, 10_000])
+def test_what_is_mangled_is_refused_however_often_it_comes(round_: int, length: int) -> None:
+    action = exp.Drop(this=trees.column(f"c{round_}" * length), kind="COLUMN")
     mangled = exp.Alter(this=trees.table("s", "t"), kind="TABLE", actions=[action])
     with pytest.raises(RuntimeError, match="lost part"):
         print_proven(mangled)

@@ -74,25 +74,27 @@ def rows_text(change: ApplySeed) -> str:
 
 
 def _row_texts(change: ApplySeed) -> Iterator[str]:
-    return (_row_text(row, change.columns) for row in change.seed.rows)
+    columns = [(each, trees.json_text(each.name)) for each in change.columns]
+    return (_row_text(row, columns) for row in change.seed.rows)
 
 
 def _array(rows: Iterable[str]) -> str:
     return "[" + ",\n".join(rows) + "]"
 
 
-def _row_text(row: Mapping[str, Any], columns: tuple[PhysicalColumn, ...]) -> str:
-    """Return one row as JSON by physical names; what it lacks is the column's default or null."""
+def _row_text(row: Mapping[str, Any], columns: list[tuple[PhysicalColumn, str]]) -> str:
+    """Return one row as JSON by physical names, which stand beside the *columns* as JSON; what it
+    lacks is the column's default or null."""
     given = {fold(name): value for name, value in row.items()}
     members = []
-    for wanted in columns:
+    for wanted, name in columns:
         value = wanted.default
         if wanted.name in given:
             base = "numeric" if wanted.type.startswith("numeric") else wanted.type
             value = coerce(_DATA_TYPE[base], given[wanted.name])
         # Outside of jsonb as text, which PostgreSQL reads by the column's own type: exact.
         written = value if wanted.type == "jsonb" else to_json_value(value)
-        members.append(f"{trees.json_text(wanted.name)}:{trees.json_text(written)}")
+        members.append(f"{name}:{trees.json_text(written)}")
     return "{" + ",".join(members) + "}"
 
 

@@ -4,7 +4,7 @@ Printing a tree and reading it back takes milliseconds, and a plan of many entit
 that are alike. The shape of a tree is the tree without its quoted names, strings and whole numbers:
 its atoms. What stands between quotes does not change how the text around it is read, so a text that
 was read back with marks in place of the atoms holds for all atoms. A shape that is met only once is
-read back as it is, which costs less.
+read back as it is, which costs less, unless its atoms are long: the rows of a seed are one of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from sqlglot.errors import SqlglotError
 DIALECT: Final = "postgres"
 _MAX_SHAPES: Final = 4_096
 _MAX_ATOMS: Final = 1_024  # larger statements are not many, and their templates would be large
+_LONG_ATOMS: Final = (
+    5_000  # characters, from which on it costs less to read back marks in their place
+)
 _MARK: Final = re.compile(r"(\"§\d+§\"|'§\d+§'|\b9876\d{6}6789\b)")
 
 Shape = tuple[Any, ...]
@@ -59,11 +62,15 @@ def print_proven(tree: exp.Expr) -> str:
     template = _templates.get(shape)
     if template is not None:
         return template.filled(atoms)
-    sql = _print_and_read_back(tree)
+    sql = _print(tree)
+    if shape in _templates or sum(len(atom.this) for atom in atoms) > _LONG_ATOMS:
+        template = _template(tree, atoms, sql)
+    if template is None:
+        _read_back(tree, sql)
     with _lock:
         if len(_templates) >= _MAX_SHAPES:
             _templates.clear()
-        _templates[shape] = _template(tree, atoms, sql) if shape in _templates else None
+        _templates[shape] = template
     return sql
 
 
@@ -72,13 +79,21 @@ def print_name(name: str) -> str:
 
 
 def _print_and_read_back(tree: exp.Expr) -> str:
+    sql = _print(tree)
+    _read_back(tree, sql)
+    return sql
+
+
+def _print(tree: exp.Expr) -> str:
     """sqlglot's own verdict on what a dialect supports is ignored: it warns of forms that it prints
     well and is silent about others that it mangles."""
-    sql = tree.sql(dialect=DIALECT, unsupported_level=ErrorLevel.IGNORE, comments=False)
+    return tree.sql(dialect=DIALECT, unsupported_level=ErrorLevel.IGNORE, comments=False)
+
+
+def _read_back(tree: exp.Expr, sql: str) -> None:
     again = parse_one(sql, dialect=DIALECT)
     if isinstance(again, exp.Command) or again != tree:
         raise RuntimeError(f"sqlglot lost part of the statement: {sql}")
-    return sql
 
 
 # --- shapes ---------------------------------------------------------------------------------------
@@ -92,6 +107,9 @@ def _take_apart(node: exp.Expr, parts: list[Any], atoms: list[Atom]) -> None:
         atoms.append(node)  # type: ignore[arg-type]
         return
     parts.append(node.__class__)
+    if node.__class__ is exp.Interval:  # what stands between its quotes is read
+        parts.append(_print(node))
+        return
     for name, value in node.args.items():
         if value is None or value is False:
             continue

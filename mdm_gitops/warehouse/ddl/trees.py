@@ -129,9 +129,7 @@ def type_of(value: Any) -> str:
 def json_text(value: Any) -> str:
     """Return *value* as JSON; decimal numbers keep every digit."""
     try:
-        return json.dumps(
-            value, ensure_ascii=False, separators=(",", ":"), default=_without_decimals
-        )
+        return _compact.encode(value)
     except _HoldsDecimals:
         return _exact_json_text(value)
 
@@ -144,6 +142,11 @@ def _without_decimals(value: Any) -> Any:
     if isinstance(value, Decimal):
         raise _HoldsDecimals
     return to_json_value(value)
+
+
+_compact: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), default=_without_decimals
+)
 
 
 def _exact_json_text(value: Any) -> str:
