@@ -17,7 +17,7 @@ of an entity to itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time
 from functools import lru_cache
@@ -208,10 +208,7 @@ class _Compiler:
         return exp.Not(this=test) if expr.negated else test
 
     def _any_of(self, expr: AnyOf, scope: _Scope) -> exp.Expr:
-        values = expr.values
-        array = self._parameter(
-            expr.column.data_type, lambda context: _bind_list(values, context), is_list=True
-        )
+        array = self._parameter(expr.column.data_type, _bind_list(expr.values), is_list=True)
         # sqlglot prints ANY and ALL without parentheses of their own.
         if expr.negated:
             return exp.NEQ(
@@ -284,7 +281,15 @@ def _bind_value(value: TypedValue) -> Bind:
             return lambda context: context.today
 
 
-def _bind_list(values: Iterable[TypedValue], context: FilterContext) -> list[Any]:
+def _bind_list(values: Sequence[TypedValue]) -> Bind:
+    """A list may have a thousand values and is bound for each request: one of constants is made once."""
+    constant = [value.value for value in values if isinstance(value, Value)]
+    if len(constant) == len(values):
+        return lambda context: constant
+    return lambda context: _list_in(context, values)
+
+
+def _list_in(context: FilterContext, values: Iterable[TypedValue]) -> list[Any]:
     result: list[Any] = []
     for value in values:
         if isinstance(value, ContextValue) and value.function is Function.GROUPS:
