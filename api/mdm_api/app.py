@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from mdm_api import security
 from mdm_api.callers import caller_of
@@ -27,10 +28,11 @@ from mdm_api.deployer import WarehouseDeployer
 from mdm_api.metrics import Metrics
 from mdm_api.notifying import deliver_webhooks
 from mdm_api.observe import Observed
+from mdm_api.operations import Operation
 from mdm_api.origins import OriginDefinitions
 from mdm_api.parent import end_with_parent
 from mdm_api.problems import no_such_path
-from mdm_api.routes import routes_of
+from mdm_api.routes import Paths
 from mdm_api.security import CredentialKind
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
@@ -63,6 +65,7 @@ def create_app(
     settings: Settings,
     definitions: DefinitionsProvider | None = None,
     now: Callable[[], datetime] = utc_now,
+    operations: Iterable[Operation] = OPERATIONS,
 ) -> Starlette:
     """Return the application for the warehouse at *database_url*, whose store is migrated.
 
@@ -94,19 +97,34 @@ def create_app(
         provider=_provider(settings),
         now=now,
     )
-    app = _Application(routes=routes_of(OPERATIONS), lifespan=_lifespan)
-    app.router.redirect_slashes = False
-    app.router.default = _nothing_here
+    app = _Application(Paths(operations), services)
     app.state.services = services
     return app
 
 
 class _Application(Starlette):
+    """Requests go to the operations by one layer of ours, and not through routes: each layer is a cost
+    that each request has."""
+
+    def __init__(self, paths: Paths, services: Services) -> None:
+        super().__init__(lifespan=_lifespan)
+        self._paths = paths
+        self._services = services
+
     def build_middleware_stack(self) -> ASGIApp:
-        """Put our one layer around the routes, and not Starlette's two: all errors end in ours."""
-        services: Services = self.state.services
-        base_url = services.settings.Server.ProblemBaseUrl
-        return Observed(self.router, metrics=services.metrics, problem_base_url=base_url)
+        return Observed(
+            self._answer,
+            others=self.router,
+            metrics=self._services.metrics,
+            problem_base_url=self._services.settings.Server.ProblemBaseUrl,
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        found = self._paths.find(request.scope["path"])
+        if found is None:
+            raise await _nothing_here(request, self._services)
+        endpoint, request.scope["path_params"] = found
+        return await endpoint.answer(request, self._services)
 
 
 def _rate_limit(settings: Settings, pool: ConnectionPool, schemas: Schemas) -> RateLimit | None:
@@ -219,27 +237,22 @@ async def _note_used_keys(services: Services) -> None:
     services.used_keys.difference_update(names)
 
 
-async def _nothing_here(scope: Scope, receive: Receive, send: Send) -> None:
-    """No route: under /api only those who may come in are told so."""
-    if scope["type"] != "http":
-        return
-    request = Request(scope, receive, send)
-    services: Services = request.app.state.services
+async def _nothing_here(request: Request, services: Services) -> MdmError:
+    """Return that there is no such path: under /api only those who may come in are told so."""
     if is_limited(request.scope):
         try:
-            await _admit_somebody(request)
+            await _admit_somebody(request, services)
         finally:
             await count(request, services.rate_limit)
-    raise no_such_path()
+    return no_such_path()
 
 
-async def _admit_somebody(request: Request) -> None:
-    services: Services = request.app.state.services
+async def _admit_somebody(request: Request, services: Services) -> None:
     settings = services.settings
     credential = security.presented(request, settings)
     if credential.kind is not CredentialKind.API_KEY:
         await caller_of(credential, request, services)
         return
     state = await services.with_connection(services.store.current)
-    if security.principal_of(credential.value, state, now=services.now()) is None:
+    if security.principal_of(credential.value, state, now=services.now) is None:
         raise security.key_refused(settings.Auth, with_basic=False)

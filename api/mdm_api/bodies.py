@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from mdm_gitops.errors import InputError, MdmError
 from mdm_gitops.source.limits import MAX_DEPTH
@@ -23,11 +23,15 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     Raises:
         MdmError: it has more than *max_bytes* (413).
     """
-    declared = request.headers.get("Content-Length", "0")
+    declared = header(request, b"content-length")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
-    parts, size = [], 0
-    async for chunk in request.stream():
+    parts, size, more = [], 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk, more = message.get("body", b""), message.get("more_body", False)
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
@@ -35,8 +39,16 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
+def header(request: Request, name: bytes) -> str:
+    """Return the first value of the header *name*, which is in lower case; "" where there is none."""
+    for given, value in request.scope["headers"]:
+        if given == name:
+            return str(value, "latin-1")
+    return ""
+
+
 def media_type(request: Request) -> str:
-    return request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    return header(request, b"content-type").partition(";")[0].strip().lower()
 
 
 def unsupported(request: Request, *expected: str) -> MdmError:
@@ -71,12 +83,13 @@ def load_json(data: bytes) -> Any:
         if _depth_bound(text) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
             raise InputError(f"the body is nested deeper than {MAX_DEPTH}")
         value = DECODER.decode(text)
+        if "\\u" in text:  # what cannot be stored can only be written as an escape
+            check_text(value)
     except UnicodeDecodeError:
         raise InputError("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InputError(f"the body is not valid JSON: {in_words(error)}", place=place) from None
-    check_text(value)
     return value
 
 

@@ -7,8 +7,9 @@ proves in its own statement that nothing did.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mdm_api import bodies, security
+from mdm_api.answers import json_answer
 from mdm_api.callers import caller_of
 from mdm_api.operations import Access, Operation
 from mdm_api.problems import no_such_path
@@ -31,16 +33,43 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 4
 
 
-@dataclass(kw_only=True)
+class Query:
+    """The parameters of a query, and what a handler makes of them.
+
+    A query that comes again is this same value again (``mdm_api.routes``), so both are made once.
+    """
+
+    __slots__ = ("_made", "parameters")
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self.parameters = MappingProxyType(parameters)
+        self._made: Any = None
+
+    def made(self, make: Callable[[Mapping[str, Any]], T]) -> T:
+        """Return what *make* gives, the one of its operation; it must depend on the parameters alone."""
+        if self._made is None:
+            self._made = make(self.parameters)
+        found: T = self._made
+        return found
+
+
+_NO_QUERY: Final = Query({})
+
+
+@dataclass(slots=True)
 class Call:
     request: Request
     operation: Operation
     services: Services
-    parameters: dict[str, Any]
+    query: Query = _NO_QUERY
     _state: StoreState | None = None
     _principal: Principal | None = None
     _credential: Credential | None = None
     _signed_in: Principal | None = None  # by a token or a session
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.query.parameters
 
     @property
     def has_credential(self) -> bool:
@@ -73,7 +102,8 @@ class Call:
         )
 
     def path(self, name: str) -> str:
-        return str(self.request.path_params[name])
+        value: str = self.request.scope["path_params"][name]
+        return value
 
     def note_rows(self, number: int) -> None:
         """Count rows that go out with the answer, or came in, for the metrics and the log."""
@@ -88,9 +118,10 @@ class Call:
 
     async def admit(self) -> None:
         """Let the caller in, or raise AuthRequired or AccessDenied."""
-        if self.operation.access is Access.PUBLIC:
+        operation = self.operation
+        if operation.access is Access.PUBLIC:
             return
-        with_basic = self.operation.with_basic
+        with_basic = operation.with_basic
         self._credential = credential = security.presented(
             self.request, self.services.settings, with_basic=with_basic
         )
@@ -109,23 +140,26 @@ class Call:
         if self.operation.access is Access.GLOBAL_ADMIN and not self.principal.is_global_admin:
             raise AccessDenied("this is for a Global Admin")
 
-    def read_query(self) -> None:
-        """Read the query parameters, or raise InputError, or AccessDenied for one above the tier."""
-        self.parameters = self.operation.read_query(self.request.query_params)
+    def read_query(self) -> dict[str, Any]:
+        """Return the query parameters, or raise InputError, or AccessDenied for one above the tier."""
+        parameters = self.operation.read_query(self.request.query_params)
         for parameter in self.operation.parameters:
-            if self.parameters[parameter.name] != parameter.default:
+            if parameters[parameter.name] != parameter.default:
                 self.services.tier.require(parameter.tier, parameter.name)
+        return parameters
 
     def _require_tier(self) -> None:
         operation, tier = self.operation, self.services.tier
-        if operation.absent_below_tier and not tier.includes(operation.tier):
+        if tier.includes(operation.tier):
+            return
+        if operation.absent_below_tier:
             raise no_such_path()
         tier.require(operation.tier, f"{operation.method} {operation.path}")
 
     def _recognise(self, state: StoreState) -> bool:
         """Set principal and state. Whose key it is depends on the state; who signed in does not."""
         principal = self._signed_in or security.principal_of(
-            self.credential.value, state, now=self.services.now()
+            self.credential.value, state, now=self.services.now
         )
         if principal is None:
             return False
@@ -206,10 +240,4 @@ def _being_deployed() -> WarehouseLocked:
 def json_response(
     value: Any, *, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    content = orjson.dumps(value, default=str)
-    return Response(
-        content,
-        status_code=status,
-        media_type="application/json",
-        headers={"Cache-Control": "no-store", **(headers or {})},
-    )
+    return json_answer(orjson.dumps(value, default=str), status=status, headers=headers)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
 from starlette.responses import Response
 
 from mdm_api import paging, schemas
+from mdm_api.answers import json_answer
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.moments import moment
@@ -25,35 +28,33 @@ from mdm_gitops.data.rows import (
     Page,
     Row,
     RowShape,
-    list_rows,
     parse_row_id,
 )
 from mdm_gitops.errors import NotFound
 from mdm_gitops.model import Entity
 from mdm_gitops.warehouse.connect import Connection
 
-_JSON: Final = "application/json"
 _REDIRECTED: Final = "redirectedFrom"
-_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 async def list_data(call: Call) -> Response:
-    request = _list_request(call.parameters)
+    request, name = call.query.made(_list_request), call.path("name")
+    reader = call.services.reader
 
-    async def work(conn: Connection, asking: Asking) -> Page:
-        return await list_rows(conn, asking=asking, entity=call.path("name"), request=request)
+    async def work(asking: Asking) -> Page:
+        stored = readable_entity(asking, name)
+        return await reader.list(asking, entity=stored.name, request=request)
 
     try:
-        page = await call.reading(work)
+        page = await call.sharing(work)
     except NotFound as error:
         raise await explain_absence(call, error) from None
     call.note_rows(len(page.rows))
-    return Response(_envelope(page, request), media_type=_JSON, headers=_NO_STORE)
+    return json_answer(_envelope(page, request))
 
 
 async def get_data(call: Call) -> Response:
-    shape = _shape(call.parameters)
-    as_of = moment(call.parameters, _AS_OF)
+    shape, as_of = call.query.made(_row_request)
     try:
         row = await _present_row(call, shape) if as_of is None else None
         if row is not None and not row.is_deleted:
@@ -65,13 +66,12 @@ async def get_data(call: Call) -> Response:
 
 async def _present_row(call: Call, shape: RowShape) -> Row | None:
     """Return the row under its own identifier, read together with those that others ask for."""
+    name, row_id, reader = call.path("name"), call.path("id"), call.services.reader
 
     async def work(asking: Asking) -> Row | None:
-        stored = readable_entity(asking, call.path("name"))
-        row_id = parse_row_id(call.path("id"), stored.definition)
-        return await call.services.reader.get(
-            asking, entity=stored.name, row_id=row_id, shape=shape
-        )
+        stored = readable_entity(asking, name)
+        wanted = parse_row_id(row_id, stored.definition)
+        return await reader.get(asking, entity=stored.name, row_id=wanted, shape=shape)
 
     return await call.sharing(work)
 
@@ -88,21 +88,26 @@ async def _resolved_row(call: Call, shape: RowShape, as_of: datetime | None) -> 
         return found, stored.definition
 
     found, entity = await call.reading(work)
-    body, headers = found.row.body, {}
+    body, headers = found.row.body, dict[str, str]()
     if found.redirected_from is not None:
         headers["Content-Location"] = f"/api/v1/entities/{entity.name}/data/{found.row_id}"
         if entity.column(_REDIRECTED) is None:  # the row's own column keeps its name
             body = body[:-1] + f',"{_REDIRECTED}":"{found.redirected_from}"}}'.encode()
-    return _row_response(call, body, found.row.version, **headers)
+    return _row_response(call, body, found.row.version, headers)
 
 
-def _row_response(call: Call, body: bytes, version: int, **headers: str) -> Response:
+def _row_response(
+    call: Call, body: bytes, version: int, headers: Mapping[str, str] = MappingProxyType({})
+) -> Response:
     call.note_rows(1)
-    headers = {**_NO_STORE, "ETag": f'"v{version}"', **headers}
-    return Response(body, media_type=_JSON, headers=headers)
+    return json_answer(body, headers={"ETag": f'"v{version}"', **headers})
 
 
-def _list_request(given: dict[str, Any]) -> ListRequest:
+def _row_request(given: Mapping[str, Any]) -> tuple[RowShape, datetime | None]:
+    return _shape(given), moment(given, _AS_OF)
+
+
+def _list_request(given: Mapping[str, Any]) -> ListRequest:
     return ListRequest(
         shape=_shape(given),
         filter=given["filter"] or "",
@@ -115,7 +120,7 @@ def _list_request(given: dict[str, Any]) -> ListRequest:
     )
 
 
-def _shape(given: dict[str, Any]) -> RowShape:
+def _shape(given: Mapping[str, Any]) -> RowShape:
     return RowShape(
         state=RowState(given["state"]),
         fields=given["fields"] or "",
@@ -133,7 +138,7 @@ def _envelope(page: Page, request: ListRequest) -> bytes:
             "totalCount": page.total,
         }
     )
-    return b'{"items":[' + b",".join(page.rows) + b"]," + tail[1:]
+    return b'{"items":[' + page.joined + b"]," + tail[1:]
 
 
 _FIELDS: Final = Parameter(

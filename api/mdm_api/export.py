@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
@@ -101,7 +101,7 @@ def _headers(export: Export, request: ExportRequest) -> dict[str, str]:
     }
 
 
-def _request(given: dict[str, Any]) -> ExportRequest:
+def _request(given: Mapping[str, Any]) -> ExportRequest:
     return ExportRequest(
         format=ExportFormat(given["format"]),
         state=RowState(given["state"]),

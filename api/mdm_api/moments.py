@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ UNTIL: Final = Parameter(
 )
 
 
-def moment(given: dict[str, Any], parameter: Parameter) -> datetime | None:
+def moment(given: Mapping[str, Any], parameter: Parameter) -> datetime | None:
     """Return the moment that was given for *parameter*; one without an offset is in UTC.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Operations by their paths: one route of Starlette's for all, which finds the operation by segments.
+"""Operations by their paths: a request finds its operation by the segments of its path.
 
 A list of routes is tried one after the other, and each try is a regular expression; with a hundred paths
 that was the larger part of what a small request costs. Here a request costs as much as its path is long.
@@ -8,51 +8,59 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, NoMatchFound
-from starlette.types import Receive, Scope, Send
 
-from mdm_api.call import Call
+from mdm_api.call import Call, Query
 from mdm_api.operations import Operation
 from mdm_api.services import Services
 from mdm_api.throttle import admit_counted
 from mdm_gitops.errors import MdmError
+
+_MOST_KEPT: Final = 256  # queries of a path
+_LONGEST_KEPT: Final = 1_024
 
 
 class PathEndpoint:
     """The operations of one path, by method. HEAD is GET without the body, which the server drops."""
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
-        self._operations = dict(operations)
-        if "GET" in self._operations:
-            self._operations.setdefault("HEAD", self._operations["GET"])
+        self.operations = dict(operations)
+        if "GET" in self.operations:
+            self.operations.setdefault("HEAD", self.operations["GET"])
+        self._queries: dict[tuple[str, bytes], Query] = {}  # read before, by method
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
-        response = await self._answer(request)
-        await response(scope, receive, send)
-
-    async def _answer(self, request: Request) -> Response:
-        services: Services = request.app.state.services
-        operation = self._operations.get(request.method)
+    async def answer(self, request: Request, services: Services) -> Response:
+        operation = self.operations.get(request.scope["method"])
         if operation is None:
             # Whoever may not come in learns nothing of what there is.
-            some = next(iter(self._operations.values()))
-            call = Call(request=request, operation=some, services=services, parameters={})
-            await admit_counted(call)
+            some = next(iter(self.operations.values()))
+            await admit_counted(Call(request, some, services))
             raise MdmError(
                 f"{request.method[:20]} is not possible here",
                 code="METHOD_NOT_ALLOWED",
-                allow=sorted(self._operations),
+                allow=sorted(self.operations),
             )
         request.scope["mdm.route"] = operation.path
-        call = Call(request=request, operation=operation, services=services, parameters={})
+        call = Call(request, operation, services)
         await admit_counted(call)
-        call.read_query()
+        call.query = self._query(call)
         return await operation.handler(call)
+
+    def _query(self, call: Call) -> Query:
+        """Return the query; one that comes again is not read again."""
+        text: bytes = call.request.scope["query_string"]
+        key = (call.operation.method, text)
+        known = self._queries.get(key)
+        if known is None:
+            known = Query(call.read_query())
+            if len(text) <= _LONGEST_KEPT:
+                if len(self._queries) >= _MOST_KEPT:
+                    self._queries.clear()
+                self._queries[key] = known
+        return known
 
 
 _End: TypeAlias = tuple[PathEndpoint, tuple[str, ...]]  # with the names of the parameters
@@ -68,10 +76,7 @@ class _Node:
     end: _End | None = None
 
 
-_NOTHING: Final[tuple[Match, dict[str, Any]]] = (Match.NONE, {})
-
-
-class Paths(BaseRoute):
+class Paths:
     """All paths of *operations*. A fixed segment goes before a name in its place."""
 
     def __init__(self, operations: Iterable[Operation]) -> None:
@@ -80,24 +85,9 @@ class Paths(BaseRoute):
         for path, (endpoint, rest) in self.endpoints.items():
             _plant(self._root, path, endpoint, rest=rest)
 
-    def matches(self, scope: Scope) -> tuple[Match, dict[str, Any]]:
-        if scope["type"] != "http":
-            return _NOTHING
-        found = _find(self._root, scope["path"])
-        if found is None:
-            return _NOTHING
-        endpoint, parameters = found
-        return Match.FULL, {"endpoint": endpoint, "path_params": parameters}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await scope["endpoint"](scope, receive, send)
-
-    def url_path_for(self, name: str, /, **path_params: Any) -> Any:
-        raise NoMatchFound(name, path_params)
-
-
-def routes_of(operations: Iterable[Operation]) -> list[BaseRoute]:
-    return [Paths(operations)]
+    def find(self, path: str) -> tuple[PathEndpoint, dict[str, str]] | None:
+        """Return what is at *path*, and what stands there for the names of its template."""
+        return _find(self._root, path)
 
 
 def _endpoints(operations: Iterable[Operation]) -> dict[str, tuple[PathEndpoint, str]]:

@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.supervisors import Multiprocess
 
-from mdm_api.corked import CorkedProtocol
+from mdm_api.protocol import ShortWayProtocol
 from mdm_gitops.errors import SettingsError
 from mdm_gitops.logs import log_config
 
@@ -74,7 +74,7 @@ def run_workers(number: int, bound: socket.socket) -> None:
 def _options(*, has_logs: bool = False) -> dict[str, Any]:
     return {
         "loop": "auto",  # uvloop, where there is one
-        "http": CorkedProtocol,
+        "http": ShortWayProtocol,
         "ws": "none",
         "lifespan": "on",
         "log_config": None if has_logs else log_config(as_json=True),

@@ -8,6 +8,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from mdm_api import bodies, schemas
+from mdm_api.answers import json_answer
 from mdm_api.call import Call
 from mdm_api.catalog import explain_absence
 from mdm_api.operations import JSON, Access, Answer, Body, Kind, Operation, Parameter
@@ -124,7 +125,7 @@ def _expected_version(call: Call) -> int | None:
         Conflict: there is none, and the settings ask for one (428).
         InputError: it is no ETag of ours.
     """
-    text = call.request.headers.get("If-Match", "").strip()
+    text = bodies.header(call.request, b"if-match").strip()
     if not text:
         if call.services.settings.Data.RequireIfMatch:
             raise Conflict(
@@ -146,12 +147,8 @@ def _expected_version(call: Call) -> int | None:
 
 
 def _answer(written: WrittenRow, *, status: int, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        written.body or b"null",
-        status_code=status,
-        media_type=JSON,
-        headers={**_NO_STORE, "ETag": f'"v{written.version}"', **(headers or {})},
-    )
+    told = {"ETag": f'"v{written.version}"', **(headers or {})}
+    return json_answer(written.body or b"null", status=status, headers=told)
 
 
 _PATH: Final = {"name": "Name of the entity, in any case."}

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 import zlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
@@ -59,13 +60,13 @@ def _checksum(text: str) -> str:
     return signs
 
 
-def principal_of(key: str, state: StoreState, *, now: datetime) -> Principal | None:
+def principal_of(key: str, state: StoreState, *, now: Callable[[], datetime]) -> Principal | None:
     """Return whose key it is, or None when it is unknown, revoked or expired.
 
     Keys are found by their SHA-256: which part of a wrong key is right cannot show in the time.
     """
     stored = state.keys.get(digest(key))
-    if stored is None or (stored.expires_at is not None and stored.expires_at <= now):
+    if stored is None or (stored.expires_at is not None and stored.expires_at <= now()):
         return None
     return state.remember(
         ("principal", stored.name, stored.is_global_admin),

@@ -21,7 +21,7 @@ class Principal:
     groups: tuple[str, ...] = ()
     is_global_admin: bool = False
 
-    @property
+    @cached_property
     def actor(self) -> str:
         """How deployments, rows and events name this principal: ``apikey:price-import``."""
         return f"{self.kind.value}:{self.name}"

@@ -8,7 +8,7 @@ of its result is used (``StateMoved``) and the caller asks again with the newer 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from mdm_gitops.access import Principal, Rights, Tier, rights_of
@@ -41,9 +41,13 @@ class Asking:
     schemas: Schemas
     now: datetime
     tier: Tier = Tier.ENTERPRISE
+    _rights: dict[str, Rights] = field(default_factory=dict, repr=False, compare=False)
 
     def rights(self, entity: Entity) -> Rights:
-        return rights_of(self.principal, entity, self.state)
+        found = self._rights.get(entity.folded)
+        if found is None:
+            found = self._rights[entity.folded] = rights_of(self.principal, entity, self.state)
+        return found
 
     def filters_for(self, entity: Entity, action: Action) -> tuple[str, ...]:
         """Return the row filters that hold for *action*; empty means all rows.
@@ -78,7 +82,7 @@ def readable_entity(asking: Asking, name: str) -> StoredEntity:
     Raises:
         NotFound: there is none, or none that this principal may know of.
     """
-    stored = asking.state.entities.get(fold(name))
+    stored = asking.state.entities.get(name) or asking.state.entities.get(fold(name))
     if stored is None or not asking.rights(stored.definition).may_read:
         raise no_such_entity(name, _readable_names(asking))
     return stored

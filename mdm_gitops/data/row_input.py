@@ -46,8 +46,10 @@ def read_row(asking: Asking, entity: Entity, document: Mapping[str, Any]) -> Giv
     values: dict[str, Any] = {}
     errors: list[RowError] = []
     for name, value in document.items():
-        folded = fold(name)
-        column = columns.get(folded)
+        folded, column = name, columns.get(name)
+        if column is None:
+            folded = fold(name)
+            column = columns.get(folded)
         if column is None:
             errors.append(_no_column(entity, name, value))
         elif folded in texts:

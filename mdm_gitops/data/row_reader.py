@@ -1,18 +1,20 @@
-"""Reading single rows together: those that are asked for at the same moment share a statement.
+"""Reading together: what is asked for at the same moment shares a statement.
 
-One reader per server process. An idle reader adds no time; under load one round trip serves many
-callers (``warehouse.coalesce``). Only callers with the same rights and the same question share one.
+One reader per server process. An idle reader adds no time; under load one round trip serves many callers
+(``warehouse.coalesce``): of single rows all that were asked for meanwhile, and of lists all callers of the same
+one. Only callers with the same rights and the same question share, and only a statement that begins after they
+asked: nobody is answered from before.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from mdm_gitops.data.asking import Asking
-from mdm_gitops.data.rows import Row, RowShape, get_rows
+from mdm_gitops.data.rows import ListRequest, Page, Row, RowShape, get_rows, list_rows
 from mdm_gitops.warehouse.coalesce import Coalescer
 from mdm_gitops.warehouse.connect import Connection
 
@@ -24,43 +26,59 @@ class WithConnection(Protocol):
         """Run *work*, which only reads, on a connection; once more if that was found dead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    asking: Asking
-    entity: str
-    row_id: UUID
-    shape: RowShape
+class _Question:
+    """What callers who share have in common. One value per state of the store, so it is its own key."""
 
-    @property
-    def kind(self) -> Hashable:
-        state = self.asking.state
-        return (state.revision, id(state), self.asking.cache_key, self.entity, self.shape)
+    __slots__ = ("asked", "entity")
+
+    def __init__(self, entity: str, asked: RowShape | ListRequest) -> None:
+        self.entity = entity
+        self.asked = asked
 
 
 class RowReader:
-    """Reads present rows through *with_connection*."""
+    """Reads present rows, and lists, through *with_connection*."""
 
     def __init__(self, with_connection: WithConnection) -> None:
         self._with_connection = with_connection
-        self._coalescer: Coalescer[_Wanted, Row | None] = Coalescer(
-            self._flush, subject=lambda wanted: None
+        self._rows: Coalescer[tuple[Asking, str], Row | None] = Coalescer(
+            self._read_rows, subject=None
         )
+        self._lists: Coalescer[Asking, Page] = Coalescer(self._read_list, subject=None)
 
-    async def get(
+    def get(
         self, asking: Asking, *, entity: str, row_id: UUID, shape: RowShape
-    ) -> Row | None:
+    ) -> asyncio.Future[Row | None]:
         """Return the row as ``rows.get_row`` does, None where that finds none; errors as there."""
-        wanted = _Wanted(asking=asking, entity=entity, row_id=row_id, shape=shape)
-        return await self._coalescer.submit(wanted.kind, wanted)
+        return self._rows.submit(_question(asking, entity, shape), (asking, str(row_id)))
 
-    async def _flush(self, kind: Hashable, batch: Sequence[_Wanted]) -> Sequence[Row | None]:
-        first = batch[0]
-        row_ids = {wanted.row_id for wanted in batch}
+    def list(self, asking: Asking, *, entity: str, request: ListRequest) -> asyncio.Future[Page]:
+        """Return the page as ``rows.list_rows`` does."""
+        return self._lists.submit(_question(asking, entity, request), asking)
+
+    async def _read_rows(
+        self, question: Hashable, batch: Sequence[tuple[Asking, str]]
+    ) -> Sequence[Row | None]:
+        assert isinstance(question, _Question) and isinstance(question.asked, RowShape)
+        entity, shape, (asking, _) = question.entity, question.asked, batch[0]
+        row_ids = {row_id for _, row_id in batch}
 
         async def read(conn: Connection) -> Sequence[Row | None]:
-            found = await get_rows(
-                conn, asking=first.asking, entity=first.entity, row_ids=row_ids, shape=first.shape
-            )
-            return [found.get(wanted.row_id) for wanted in batch]
+            found = await get_rows(conn, asking=asking, entity=entity, row_ids=row_ids, shape=shape)
+            return [found.get(row_id) for _, row_id in batch]
 
         return await self._with_connection(read)
+
+    async def _read_list(self, question: Hashable, batch: Sequence[Asking]) -> Sequence[Page]:
+        assert isinstance(question, _Question) and isinstance(question.asked, ListRequest)
+        entity, request, asking = question.entity, question.asked, batch[0]
+
+        async def read(conn: Connection) -> Page:
+            return await list_rows(conn, asking=asking, entity=entity, request=request)
+
+        return [await self._with_connection(read)] * len(batch)
+
+
+def _question(asking: Asking, entity: str, asked: RowShape | ListRequest) -> _Question:
+    key = ("question", asking.cache_key, entity, asked)
+    return asking.state.remember(key, lambda: _Question(entity, asked))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
@@ -64,8 +65,10 @@ from mdm_gitops.data.time_travel import (
 )
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.model import Entity
+from mdm_gitops.warehouse.prepared import Prepared, run_prepared
 from mdm_gitops.warehouse.store import StoredEntity
 
+_DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 DEFAULT_TAKE: Final = 100
 MAX_TAKE: Final = 1_000
 MAX_SKIP: Final = 2**31 - 1
@@ -92,12 +95,17 @@ class ListRequest:
     as_of: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Page:
     rows: Sequence[bytes]  # each the JSON text of one row
     has_more: bool
     next_after: str | None
     total: int | None
+
+    @cached_property
+    def joined(self) -> bytes:
+        """The rows as the members of a JSON array; a page has many readers, and this is made once."""
+        return b",".join(self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +115,7 @@ class Row:
     is_deleted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Statement:
     """SQL and where the values of its parameters come from."""
 
@@ -117,6 +125,10 @@ class _Statement:
     has_key_column: bool = False
     past: bool = False
     steady: bool = True  # whether one plan is good for all values
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        return Prepared.of(self.sql)
 
     def parameters(self, asking: Asking, as_of: datetime | None) -> dict[str, Any]:
         values = predicate_values(asking, self.predicates)
@@ -197,10 +209,12 @@ async def get_rows(
     *,
     asking: Asking,
     entity: str,
-    row_ids: Collection[UUID],
+    row_ids: Collection[str],
     shape: RowShape,
-) -> Mapping[UUID, Row]:
+) -> Mapping[str, Row]:
     """Return, of *row_ids*, the rows that are there for the principal; one statement for all.
+
+    Identifiers are in the spelling of ``str(UUID)``.
 
     Raises: as ``get_row``, but that a row is missing is no error here.
     """
@@ -212,15 +226,16 @@ async def get_rows(
     )
     values = {
         **statement.parameters(asking, None),
-        "row_ids": "{" + ",".join(map(str, row_ids)) + "}",
+        "row_ids": "{" + ",".join(row_ids) + "}",
     }
     found = {}
     records = await _run(conn, statement, values, asking, prepare=seen)
+    read, at = records.result.get_value, records.first
     for record in range(len(records)):
-        body, version, is_deleted, row_id = (records.value(record, column) for column in range(4))
+        body, version, row_id = read(record, at), read(record, at + 1), read(record, at + 3)
         if body is not None and version is not None and row_id is not None:
-            row = Row(body=body, version=int(version), is_deleted=is_deleted == b"t")
-            found[UUID(row_id.decode())] = row
+            is_deleted = read(record, at + 2) == b"t"
+            found[row_id.decode()] = Row(body=body, version=int(version), is_deleted=is_deleted)
     return found
 
 
@@ -433,10 +448,12 @@ async def _run(
     prepare: bool,
 ) -> _Records:
     with translated():
-        prepared = (prepare or None) if statement.steady else False
-        cursor = await conn.execute(statement.sql, values, prepare=prepared)
-    result = cursor.pgresult
-    assert result is not None
+        if prepare and statement.steady:
+            result = await run_prepared(conn, statement.prepared, values)
+        else:
+            cursor = await conn.execute(statement.sql, values, prepare=False)
+            assert cursor.pgresult is not None, "the statement has been run"
+            result = cursor.pgresult
     if int(result.get_value(0, 0) or 0) != asking.state.revision:
         raise StateMoved
     if statement.past and result.get_value(0, 1) == b"t":
@@ -458,6 +475,6 @@ def _page(records: _Records, statement: _Statement, request: ListRequest, scope:
 
 def _cursor_after(row: bytes, key_text: bytes | None, keys: tuple[SortKey, ...], scope: str) -> str:
     """Read the sort values from the row itself, or from the column that carries them beside it."""
-    content = json.loads(key_text or row, parse_float=Decimal)
+    content = _DECODER.decode((key_text or row).decode())
     values = content if key_text is not None else [content[key.output] for key in keys]
     return encode_cursor(keys, values, scope=scope)

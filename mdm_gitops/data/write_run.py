@@ -12,9 +12,11 @@ from psycopg.pq.abc import PGresult
 
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.write_sql import Status, WriteStatement
+from mdm_gitops.warehouse.prepared import is_between_transactions, run_prepared
 
 # No store has this revision: the statement judges, and writes nothing.
 NO_REVISION: Final = -1
+_STATUSES: Final = {status.value.encode(): status for status in Status}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ async def run_write(
     given = parameters(asking, statement, rows=rows, values=values)
     if only_judge:
         given["revision"] = NO_REVISION
+    if prepare and is_between_transactions(conn):
+        return read_lines(await run_prepared(conn, statement.prepared, given), statement)
     cursor = await conn.execute(statement.sql, given, prepare=prepare)
     return read_lines(cursor.pgresult, statement)
 
@@ -71,7 +75,7 @@ def read_lines(result: PGresult | None, statement: WriteStatement) -> dict[int, 
     for n in range(result.ntuples):
         position = int(result.get_value(n, 1) or 0)
         lines[position] = Line(
-            status=Status((result.get_value(n, 2) or b"").decode()),
+            status=_STATUSES[result.get_value(n, 2) or b""],
             faults=_faults(result.get_value(n, 3), statement),
             body=result.get_value(n, 4),
             version=int(result.get_value(n, 5) or 0),

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final
 
 from mdm_gitops.data import judging
@@ -28,6 +29,7 @@ from mdm_gitops.data.target import Target
 from mdm_gitops.filter import TypedFilter, compile_predicate
 from mdm_gitops.model import Action, Entity
 from mdm_gitops.plan.physical import ROW_COLUMNS, Role
+from mdm_gitops.warehouse.prepared import Prepared
 
 
 class Operation(StrEnum):
@@ -79,13 +81,17 @@ class Source:
     marked: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WriteStatement:
     """SQL, what the numbers of its faults mean, and where the values of its parameters come from."""
 
     sql: bytes
     faults: tuple[Fault, ...]
     predicates: tuple[tuple[str, str, TypedFilter], ...]
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        return Prepared.of(self.sql)
 
     def parameters(self, asking: Asking) -> dict[str, Any]:
         values: dict[str, Any] = {"revision": asking.state.revision}

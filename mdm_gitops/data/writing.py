@@ -318,8 +318,14 @@ async def _run(
     )
 
 
-def _kind(intent: Intent) -> Hashable:
+def _kind(intent: Intent) -> tuple[Hashable, ...]:
     """Return what intents must have in common to share a statement and its parameters."""
+    asking = intent.asking
+    key = ("kind", intent.operation, intent.target.name, asking.cache_key)
+    return asking.state.remember(key, lambda: _work_out_kind(intent))
+
+
+def _work_out_kind(intent: Intent) -> tuple[Hashable, ...]:
     asking, entity = intent.asking, intent.target.entity
     rights = asking.rights(entity)
     # A row filter may name the caller or the moment.
@@ -345,7 +351,8 @@ def _references_filtered(intent: Intent) -> bool:
 
 
 def _statement(intent: Intent, *, relink: bool = False) -> WriteStatement:
-    key = ("write", *_kind(intent)[:2], *_kind(intent)[3:], relink)  # type: ignore[index]
+    operation, name, _, *others = _kind(intent)
+    key = ("write", operation, name, *others, relink)
     return intent.asking.state.remember(key, lambda: _build(intent, relink))
 
 
@@ -358,10 +365,12 @@ def _build(intent: Intent, relink: bool) -> WriteStatement:
 
 def _written(intent: Intent, line: Line) -> WrittenRow:
     """Return what was written, or raise why nothing was."""
-    entity = intent.target.entity
+    entity, row = intent.target.entity, intent.row
     if line.status is Status.MISSING:
         raise no_such_row(entity, intent.row_id)
-    errors_found = faults_of(entity, intent.row, list(line.faults)) if intent.row else []
+    errors_found = (
+        faults_of(entity, row, list(line.faults)) if row and (row.errors or line.faults) else []
+    )
     if line.status in _GOOD and not errors_found:
         return WrittenRow(
             row_id=intent.row_id,

@@ -212,7 +212,7 @@ class Entity(Definition):
     seed: SeedOptions = SeedOptions()
     columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1, max_length=500)]
 
-    @property
+    @cached_property
     def folded(self) -> str:
         return fold(self.name)
 

@@ -31,15 +31,15 @@ class Coalescer(Generic[I, R]):
     """``await coalescer.submit(kind, item)`` returns what *flush* gave for the item.
 
     *flush* gets the items of one kind and returns a result or an exception for each, in their order.
-    Two items with the same *subject* are never in one batch, and keep their order of arrival. At
-    most *width* batches of a kind are under way at a time.
+    Two items with the same *subject* are never in one batch, and keep their order of arrival; without
+    one all can be. At most *width* batches of a kind are under way at a time.
     """
 
     def __init__(
         self,
         flush: Callable[[Hashable, Sequence[I]], Awaitable[Sequence[R | BaseException]]],
         *,
-        subject: Callable[[I], Hashable | None],
+        subject: Callable[[I], Hashable] | None,
         max_batch: int = MAX_BATCH,
         width: int = WIDTH,
     ) -> None:
@@ -50,9 +50,11 @@ class Coalescer(Generic[I, R]):
         self._lanes: dict[Hashable, _Lane[I, R]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, kind: Hashable, item: I) -> R:
-        """Return the result of *item*; a caller who gives up does not stop the batch."""
-        lane = self._lanes.setdefault(kind, _Lane())
+    def submit(self, kind: Hashable, item: I) -> asyncio.Future[R]:
+        """Return what will hold the result of *item*; a caller who gives up does not stop the batch."""
+        lane = self._lanes.get(kind)
+        if lane is None:
+            lane = self._lanes[kind] = _Lane()
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         lane.waiting.append((item, future))
         if lane.running < self._width:
@@ -60,7 +62,7 @@ class Coalescer(Generic[I, R]):
             task = asyncio.create_task(self._drain(kind, lane))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await future
+        return future
 
     async def aclose(self) -> None:
         """Wait for the batches that are under way."""
@@ -81,15 +83,16 @@ class Coalescer(Generic[I, R]):
         seen: set[Hashable] = set()
         later: list[tuple[I, asyncio.Future[R]]] = []
         while lane.waiting and len(taken) < self._max_batch:
-            item, future = lane.waiting.popleft()
-            subject = self._subject(item)
-            if future.cancelled():
+            each = lane.waiting.popleft()
+            if each[1].cancelled():
                 continue  # nobody waits any more, and nothing was begun
-            if subject is not None and subject in seen:
-                later.append((item, future))
-                continue
-            seen.add(subject)
-            taken.append((item, future))
+            if self._subject is not None:
+                subject = self._subject(each[0])
+                if subject in seen:
+                    later.append(each)
+                    continue
+                seen.add(subject)
+            taken.append(each)
         lane.waiting.extendleft(reversed(later))
         return taken
 

@@ -439,7 +439,7 @@ async def test_a_bug_is_a_problem_with_a_trace_id_and_a_log_line(
 
     app = create_app(database_url=database_url, settings=Settings(), now=broken_clock)
     async with served(app) as client:
-        response = await client.get("/api/v1/entities", headers={"X-API-Key": KEY})
+        response = await client.get("/api/v1/entities/x/data", headers={"X-API-Key": KEY})
     assert problem(response) == (500, "INTERNAL")
     assert "secret" not in response.text and "ZeroDivision" not in response.text
     (record,) = (each for each in caplog.records if each.exc_info and each.name == "mdm_api.errors")

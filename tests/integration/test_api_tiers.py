@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from mdm_api.app import create_app
 from mdm_api.call import Call, json_response
 from mdm_api.operations import Access, Answer, Operation
-from mdm_api.routes import routes_of
+from mdm_api.table import OPERATIONS
 from mdm_gitops.access import Tier
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
@@ -53,7 +53,6 @@ async def hidden_feature(call: Call) -> Any:
 
 def app_of(database_url: str, tier: str) -> Starlette:
     """Return the app with two more operations of a tier, one of which hides itself."""
-    app = create_app(database_url=database_url, settings=Settings(Tier=tier))  # type: ignore[arg-type]
     given: dict[str, Any] = {
         "method": "GET",
         "summary": "A feature",
@@ -67,8 +66,10 @@ def app_of(database_url: str, tier: str) -> Starlette:
         Operation(path="/api/v1/feature", handler=feature, **given),
         Operation(path="/api/v1/hidden", handler=hidden_feature, **hidden),
     )
-    app.router.routes.extend(routes_of(operations))
-    return app
+    settings = Settings(Tier=tier)  # type: ignore[arg-type]
+    return create_app(
+        database_url=database_url, settings=settings, operations=(*OPERATIONS, *operations)
+    )
 
 
 @pytest.mark.parametrize("tier", ["Community", "Professional", "Enterprise"])

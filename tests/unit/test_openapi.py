@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from starlette.routing import Match
 
 from mdm_api.openapi import openapi_document
 from mdm_api.operations import Access, Kind, Operation, Parameter
@@ -72,8 +71,7 @@ def test_each_route_is_described_and_each_description_is_a_route() -> None:
         (path, method.upper()) for path, item in DOCUMENT["paths"].items() for method in item
     }
     endpoints = {
-        path: vars(endpoint)["_operations"]
-        for path, (endpoint, _) in Paths(OPERATIONS).endpoints.items()
+        path: endpoint.operations for path, (endpoint, _) in Paths(OPERATIONS).endpoints.items()
     }
     routed = {(path, method) for path, methods in endpoints.items() for method in methods}
     assert {each for each in routed if each[1] != "HEAD"} == described
@@ -146,27 +144,21 @@ def test_a_path_leads_to_its_operations(
     path: str, expected: str | None, parameters: dict[str, str] | None
 ) -> None:
     paths = Paths(OPERATIONS)
-    match, found = paths.matches({"type": "http", "path": path})
+    found = paths.find(path)
     if expected is None:
-        assert (match, found) == (Match.NONE, {})
+        assert found is None
         return
-    assert found == {"endpoint": paths.endpoints[expected][0], "path_params": parameters}
+    assert found == (paths.endpoints[expected][0], parameters)
 
 
 def test_all_that_follows_goes_into_a_parameter_that_may_hold_slashes() -> None:
     paths = Paths(OPERATIONS)
     path = "/api/v1/entities/{name}/saved-filters"
-    scope = {"type": "http", "path": path.replace("{name}", "e")}
-    assert paths.matches(scope)[1]["endpoint"] is paths.endpoints[path][0]
-    scope["path"] += "/a/b//c"
-    found = paths.matches(scope)[1]
-    assert found["endpoint"] is paths.endpoints[path + "/{filterName}"][0]
-    assert found["path_params"] == {"name": "e", "filterName": "a/b//c"}
-
-
-def test_only_requests_have_operations() -> None:
-    found = Paths(OPERATIONS).matches({"type": "websocket", "path": "/api/v1/entities"})
-    assert found == (Match.NONE, {})
+    given = path.replace("{name}", "e")
+    assert paths.find(given) == (paths.endpoints[path][0], {"name": "e"})
+    endpoint, _ = paths.endpoints[path + "/{filterName}"]
+    parameters = {"name": "e", "filterName": "a/b//c"}
+    assert paths.find(given + "/a/b//c") == (endpoint, parameters)
 
 
 @pytest.mark.parametrize(

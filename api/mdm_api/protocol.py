@@ -1,0 +1,165 @@
+"""HTTP on a connection: the server's own protocol, with a short way for what is most of the traffic.
+
+A plain request (HTTP/1.1, a path of our own, nothing before it under way) whose answer is one piece of known
+length goes the short way: its head and body leave in one write, parts of heads that come again and again are
+checked once, and one timer per connection watches over its idle time instead of one per request. Everything
+else, such as streams, pipelined requests and bodies with their pace, goes the server's way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import unquote
+
+from starlette.types import Message
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+Headers = list[tuple[bytes, bytes]]
+_MAX_LINES: Final = 512
+
+
+class ShortWayProtocol(HttpToolsProtocol):
+    _idle_since: float | None = None  # None while a request is under way
+
+    def on_headers_complete(self) -> None:
+        url: bytes = self.url
+        is_plain = (
+            url[:1] == b"/"
+            and b"#" not in url
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.limit_concurrency is None
+            and not self.expect_100_continue
+            and not self.root_path
+            and self.parser.get_http_version() == "1.1"
+            and not self.parser.should_upgrade()
+        )
+        if not is_plain:
+            super().on_headers_complete()
+            return
+        raw_path, _, query = url.partition(b"?")
+        path = raw_path.decode("ascii")
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = raw_path
+        scope["query_string"] = query
+        self.cycle = _Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
+
+    # --- idle connections ---------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._idle_since = None
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_again_in(self.timeout_keep_alive)
+
+    def _look_again_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(
+            seconds, self.timeout_keep_alive_handler
+        )
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Leave the timer alone: it looks by itself whether the connection is idle."""
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return  # the answer to the request that is under way sets it again
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_again_in(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+            self.timeout_keep_alive_task = None
+        super().connection_lost(exc)
+
+
+class _Cycle(RequestResponseCycle):
+    _start: Message | None = None  # of an answer that is held back until its body is there
+
+    async def send(self, message: Message) -> None:  # type: ignore[override]
+        if not self.response_started and self._start is None and _has_length(message):
+            self._start = message
+            return
+        if self._start is None:
+            await super().send(message)  # type: ignore[arg-type]
+            return
+        start, self._start = self._start, None
+        is_whole = not (message.get("more_body") or self.flow.write_paused or self.disconnected)
+        if is_whole and self.scope["method"] != "HEAD":
+            self._send_whole(start, message.get("body", b""))
+        else:
+            await super().send(start)  # type: ignore[arg-type]
+            await super().send(message)  # type: ignore[arg-type]
+
+    def _send_whole(self, start: Message, body: bytes) -> None:
+        lines = [STATUS_LINE[start["status"]]]
+        lines += [_line(*header) for header in self.default_headers]
+        is_told = False  # that the connection closes
+        for name, value in start["headers"]:
+            if name == b"content-length" and int(value) != len(body):
+                raise RuntimeError("the body is not as long as its head says")
+            if name == b"connection" and b"close" in value.lower():
+                self.keep_alive, is_told = False, True
+            lines.append(_line(name, value))
+        lines.append(b"\r\n" if self.keep_alive or is_told else b"connection: close\r\n\r\n")
+        lines.append(body)
+        self.response_started = self.response_complete = True
+        self.transport.write(b"".join(lines))
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+
+def _has_length(message: Message) -> bool:
+    if message["type"] != "http.response.start":
+        return False
+    return any(name == b"content-length" for name, _ in message.get("headers", ()))
+
+
+_lines: dict[tuple[bytes, bytes], bytes] = {}
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    """Return the line of a head; those that come often are made, and looked at, once."""
+    line = _lines.get((name, value))
+    if line is None:
+        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
+            raise RuntimeError("a header holds what no header may hold")
+        line = b"%b: %b\r\n" % (name.lower(), value)
+        if len(_lines) < _MAX_LINES:
+            _lines[name, value] = line
+    return line
