@@ -4,20 +4,20 @@ Two rows are candidates when they share two keys, or one that is rare, or one wh
 that many rows have tells nothing about two of them (50,000 companies "Ltd") and is skipped: what is
 compared grows with the rows, not with their square. How many keys and rows that concerns is told.
 
-Memory: for each row 8 bytes a key, and an entry for each key. Keys are remembered by their hash.
+Memory: an entry for each key, and for each row that has it 8 bytes.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 MAX_BLOCK: Final = 30
 _MANY_KEYS: Final = 6
-_PORTION: Final = 100_000
 _RARE: Final = 4  # rows; a key so rare counts twice
 
 
@@ -35,79 +35,89 @@ class Blocks:
 
     def __init__(self, *, max_block: int = MAX_BLOCK) -> None:
         self._max_block = max_block
-        self._keys: list[array[int]] = []
-        self._counts: Counter[int] = Counter()
-        self._uncounted = array("q")
-        self._changed = 0
-        self._wanted: set[int] | None = None
+        self._rows: dict[Hashable, int | list[int]] = {}  # by key: the only row, or all
+        self._keys = array("H")  # how many each row has
+        self._changed: int | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def add(self, keys: Iterable[str]) -> None:
-        hashes = array("q", set(map(hash, keys)))
-        self._keys.append(hashes)
-        self._uncounted += hashes
-        if len(self._uncounted) > _PORTION:
-            self._count()
+    def add(self, keys: Iterable[Hashable]) -> None:
+        """Add a row; *keys* are different ones."""
+        number, count, rows = len(self._keys), 0, self._rows
+        for count, key in enumerate(keys, start=1):  # noqa: B007
+            known = rows.setdefault(key, number)
+            if known is number:
+                continue
+            if isinstance(known, list):
+                known.append(number)
+            else:
+                rows[key] = [known, number]
+        self._keys.append(count)
 
     def only_changed(self) -> None:
         """The rows so far have changed; later ones are compared with these, and not with each other."""
-        self._count()
         self._changed = len(self._keys)
-        self._wanted = set(self._counts)
 
-    def add_if_near(self, keys: Iterable[str]) -> bool:
+    def add_if_near(self, keys: Iterable[Hashable]) -> bool:
         """Add a row that has not changed, if it shares a key with one that has."""
-        assert self._wanted is not None, "only_changed comes first"
-        found = self._wanted.intersection(map(hash, keys))
-        if not found:
-            return False
-        self._keys.append(array("q", found))
-        self._uncounted += self._keys[-1]
-        return True
+        assert self._changed is not None, "only_changed comes first"
+        found = [key for key in keys if key in self._rows]
+        if found:
+            self.add(found)
+        return bool(found)
 
-    def _count(self) -> None:
-        # Many at once: each call costs more than counting the keys of a row.
-        self._counts.update(self._uncounted)
-        self._uncounted = array("q")
+    def _shared(self) -> Iterator[list[int]]:
+        return (rows for rows in self._rows.values() if isinstance(rows, list))
 
     def skipped(self) -> Skipped:
-        self._count()
-        large = {key: count for key, count in self._counts.items() if count > self._max_block}
-        lost = sum(1 for keys in self._keys if keys and all(key in large for key in keys))
-        return Skipped(keys=len(large), largest=max(large.values(), default=0), rows=lost)
+        large = [rows for rows in self._shared() if len(rows) > self._max_block]
+        of_row = Counter(number for rows in large for number in rows)
+        return Skipped(
+            keys=len(large),
+            largest=max(map(len, large), default=0),
+            rows=sum(1 for number, count in of_row.items() if count == self._keys[number]),
+        )
 
-    def candidates(self) -> Iterator[tuple[int, list[int]]]:
+    def candidates(self) -> Iterator[tuple[int, set[int]]]:
         """Yield each row with the earlier rows it is to be compared with."""
-        self._count()
-        blocks: dict[int, list[int]] = {}
-        counts, most = self._counts, self._max_block
-        for number, keys in enumerate(self._keys):
-            shared: list[int] = []
-            appears = self._wanted is None or number < self._changed
-            for key in keys:
-                if not 1 < counts[key] <= most:
-                    continue
-                block = blocks.get(key)
-                if block is not None:
-                    shared += block
-                    if counts[key] <= _RARE:
-                        shared += block
-                    if appears:
-                        block.append(number)
-                elif appears:
-                    blocks[key] = [number]
-            yield number, self._near(number, Counter(shared)) if shared else []
-
-    def _near(self, number: int, shared: Counter[int]) -> list[int]:
+        certain, blocks = self._by_row()
+        few = {number for number, count in enumerate(self._keys) if count < _MANY_KEYS}
+        changed = len(self) if self._changed is None else self._changed
         # Of a row that has not changed not all keys are known, so it counts as the other one does.
-        if len(self._keys[number]) < _MANY_KEYS and (
-            self._wanted is None or number < self._changed
-        ):
-            return list(shared)
-        return [
-            other
-            for other, count in shared.items()
-            if count > 1 or len(self._keys[other]) < _MANY_KEYS
-        ]
+        few.difference_update(range(changed, len(self)))
+        for number in range(len(self)):
+            found = certain.pop(number, set())
+            shared: list[int] = []
+            for block in blocks.pop(number, ()):
+                shared += block
+                if number < changed:
+                    block.append(number)
+            if number in few:
+                found.update(shared)
+            elif shared:
+                shared.sort()
+                found.update([one for one, next_one in pairwise(shared) if one == next_one])
+                found.update(few.intersection(shared))
+            yield number, found
+
+    def _by_row(self) -> tuple[dict[int, set[int]], dict[int, list[list[int]]]]:
+        """Return, for each row, earlier ones that share a rare key, and a list of each other key.
+
+        The lists are empty, for the rows to be entered in their order.
+        """
+        certain: dict[int, set[int]] = {}
+        blocks: dict[int, list[list[int]]] = {}
+        changed = len(self) if self._changed is None else self._changed
+        for rows in self._shared():
+            if len(rows) > self._max_block:
+                continue
+            if len(rows) <= _RARE:
+                for at, number in enumerate(rows[1:], start=1):
+                    found = [each for each in rows[:at] if each < changed]
+                    certain.setdefault(number, set()).update(found)
+            else:
+                block: list[int] = []
+                for number in rows:
+                    blocks.setdefault(number, []).append(block)
+        return certain, blocks

@@ -25,26 +25,42 @@ from typing import Final
 from mdm_gitops.data.likeness import folded
 
 MAX_VALUE: Final = 100  # letters of a value that count
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"  # of columns
 _LEFT_OUT: Final = str.maketrans("", "", "'.’")
 _GAPS: Final = re.compile("[\u0001-\u0009\u000b-\u002f\u003a-\u0060\u007b-\u00bf]+")
+_ASCII: Final = "".join(
+    letter if letter.isalnum() or letter == "\0" else " " for letter in map(chr, range(128))
+)
+# The same for ASCII, as a table of bytes: letters become small ones, and the rest but digits spaces.
+_PLAIN: Final = _ASCII.lower().encode() + bytes(range(128, 256))
 _SOUNDS: Final = (
     *(("sch", "s"), ("tch", "c"), ("ph", "f"), ("gh", "g"), ("ck", "k"), ("kn", "n"), ("wr", "r")),
     *(("sh", "s"), ("ch", "k"), ("th", "t"), ("qu", "k"), ("x", "ks"), ("dg", "g")),
 )
 _ALIKE: Final = str.maketrans("pvcqzdneiouyw", "bfkkstmaaaaah")
-_DOUBLED: Final = re.compile(r"([a-z])\1+")
-_SILENT: Final = re.compile("(?<=[a-z])[ah]+")
 _CODE, _WHOLE, _DIGITS, _ATOM = 5, 12, 8, 8
 _FEW: Final = 5  # a shorter number alone is no key
-_Parts = tuple[tuple[str, ...], str | None]  # keys of one value, and what it begins with
+
+
+# What one value gives: its words, its own keys, and what it begins with.
+ValueKeys = tuple[str, tuple[str, ...], str | None]
+_NOTHING: Final[ValueKeys] = ("", (), None)
 
 
 @lru_cache(maxsize=20_000)
-def sound(word: str) -> str:
-    """Return how *word*, folded and cleaned, sounds."""
+def sound(word: str, most: int = 0) -> str:
+    """Return how *word*, folded and cleaned, sounds: all of it, or its first *most* letters."""
     for written, said in _SOUNDS:
         word = word.replace(written, said)
-    return _SILENT.sub("", _DOUBLED.sub(r"\1", word.translate(_ALIKE)))
+    code, before = "", ""
+    for letter in word.translate(_ALIKE):
+        # After a letter neither the same again nor a vowel is heard.
+        if not "a" <= before <= "z" or (letter != before and letter not in "ah"):
+            code += letter
+            if len(code) == most:
+                break
+        before = letter
+    return code
 
 
 def match_keys(kinds: str, values: Sequence[str | None]) -> list[str]:
@@ -52,12 +68,10 @@ def match_keys(kinds: str, values: Sequence[str | None]) -> list[str]:
     keys: list[str] = []
     atoms: list[str | None] = []
     for number, (kind, value) in enumerate(zip(kinds, values, strict=True)):
-        whole, atom = _parts(kind, value) if value else ((), None)
-        letter = _LETTERS[number]
-        for part in whole:
-            keys.append(letter + part)
+        _, found, atom = value_keys(kind, value)
+        keys += [LETTERS[number] + each for each in found]
         atoms.append(atom)
-    for first, second, letters in _neighbours(len(atoms)):
+    for first, second, letters in neighbours(len(atoms)):
         one, other = atoms[first], atoms[second]
         if one is not None and other is not None:
             keys.append(f"{letters}{one}|{other}")
@@ -65,41 +79,50 @@ def match_keys(kinds: str, values: Sequence[str | None]) -> list[str]:
 
 
 @lru_cache
-def _neighbours(count: int) -> tuple[tuple[int, int, str], ...]:
+def neighbours(count: int) -> tuple[tuple[int, int, str], ...]:
     """Return each column with the next one; of more than two the last with the first."""
     pairs = [(first, (first + 1) % count) for first in range(count if count > 2 else count - 1)]
-    return tuple((a, b, f"{_LETTERS[a]}{_LETTERS[b]}:") for a, b in pairs)
+    return tuple((a, b, f"{LETTERS[a]}{LETTERS[b]}:") for a, b in pairs)
 
 
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
-
-
-@lru_cache(maxsize=20_000)
-def _parts(kind: str, value: str) -> _Parts:
+def value_keys(kind: str, value: str | None) -> ValueKeys:
+    """Return what *value*, in a column of that *kind*, gives to the keys of its row."""
+    words = plain(kind, value)
+    if not words:
+        return _NOTHING
     if kind == "d":
-        return (f"={value[:10]}",), value[:4]
+        return (words, (f"={words}",), words[:4])
     if kind == "n":
-        return ((f"={value[:40]}",) if len(value) >= _FEW else ()), value[:_ATOM]
-    plain = cleaned(value)
-    if not plain:
-        return (), None
-    compact = plain.replace(" ", "")
+        own = (f"={words[:40]}",) if len(words) >= _FEW else ()
+        return (words, own, words[:_ATOM])
+    compact = words.replace(" ", "")
     if kind == "e":
-        return (f"={compact[:40]}",), compact[:_ATOM]
+        return (words, (f"={compact[:40]}",), compact[:_ATOM])
     if compact.isascii() and compact.isdigit():
-        whole = (f"={compact[-_DIGITS:]}",) if len(compact) >= _FEW + 1 else ()
-        return whole, compact[:_ATOM]
-    codes = [sound(word)[:_CODE] for word in plain.split(" ")]
+        own = (f"={compact[-_DIGITS:]}",) if len(compact) >= _FEW + 1 else ()
+        return (words, own, compact[:_ATOM])
+    codes = [sound(word, _CODE) for word in words.split(" ")]
     pairs = [f":{one}{other}" for one, other in pairwise(codes[:3])]
     first = next((code for code in codes[:3] if not "0" <= code[0] <= "9"), codes[0])
-    return (f"={''.join(codes)[:_WHOLE]}", *pairs), first
+    return (words, (f"={''.join(codes)[:_WHOLE]}", *pairs), first)
+
+
+def plain(kind: str, value: str | None) -> str:
+    """Return what of *value* is compared; "" where that is nothing."""
+    if not value:
+        return ""
+    if kind in "te":
+        return cleaned(value)
+    return value[:10] if kind == "d" else value
 
 
 def cleaned(value: str) -> str:
     """Return the words of *value*, folded, with one space between them."""
     short = value[:MAX_VALUE]
-    if short.isascii() and short.isalnum():  # one word without anything to clean
-        return short.lower()
-    short = short.replace("\n", " ")
-    plain = short.lower() if short.isascii() else folded(short)
-    return _GAPS.sub(" ", plain.translate(_LEFT_OUT)).strip(" ")
+    if short.isascii():
+        if short.isalnum():  # one word without anything to clean
+            return short.lower()
+        words = short.encode().translate(_PLAIN, b"'.").decode()
+        return " ".join(words.split())
+    words = folded(short.replace("\n", " "))
+    return _GAPS.sub(" ", words.translate(_LEFT_OUT)).strip(" ")

@@ -25,19 +25,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from functools import lru_cache
 from typing import Final
 
 from rapidfuzz import fuzz
 from rapidfuzz.distance import OSA, JaroWinkler
 
-from mdm_gitops.data.match_keys import cleaned, sound
+from mdm_gitops.data.match_keys import plain, sound
 from mdm_gitops.model.entity import MatchMode
 from mdm_gitops.model.similarity import Comparison
 
-Values = Sequence[
-    str | None
-]  # of one row, as ``prepared`` gives them, in the order of the comparisons
+# Of one row, in the order of the comparisons: nothing is "". One more tells the first letters of the texts.
+Prepared = Sequence[str]
+_NONE: Final = "\0"  # as the first letter of nothing
 _CROSSED_AT_LEAST: Final = 0.8
 _CROSSED: Final = 0.9
 _TENTH: Final = 10
@@ -57,32 +56,34 @@ class ColumnScore:
 class Scorer:
     """Scores pairs of rows by fixed comparisons."""
 
-    def __init__(self, comparisons: Sequence[Comparison], *, remembered: int = 0) -> None:
-        """*remembered*: so many pairs of values are not compared again, column by column."""
+    def __init__(self, comparisons: Sequence[Comparison]) -> None:
         self.comparisons = tuple(comparisons)
         self._weights = [each.weight for each in self.comparisons]
-        self._kinds = [
-            lru_cache(remembered)(_KINDS[each.mode]) if remembered else _KINDS[each.mode]
-            for each in self.comparisons
-        ]
+        self._kinds = [_KINDS[each.mode] for each in self.comparisons]
         # What counts most comes first, so that most pairs are given up early.
         order = sorted(range(len(self._kinds)), key=lambda n: -self._weights[n])
         self._order = [(n, self._weights[n], self._kinds[n]) for n in order]
+        self._all = sum(weight for _, weight, _ in self._order)
         self._texts = [n for n, each in enumerate(self.comparisons) if each.kind == "t"]
 
-    def prepared(self, values: Values) -> tuple[str | None, ...]:
-        """Return *values*, as ``index_text`` gives them, fit to be compared; nothing is None."""
-        return tuple(
-            _prepare(each.kind, value) if value else None
-            for each, value in zip(self.comparisons, values, strict=True)
+    def prepared(self, values: Sequence[str | None]) -> list[str]:
+        """Return *values*, as ``index_text`` gives them, fit to be compared."""
+        return self.of_words(
+            [plain(each.kind, v) for each, v in zip(self.comparisons, values, strict=True)]
         )
 
-    def score(self, one: Values, other: Values, *, at_least: float = 0.0) -> float:
+    def of_words(self, words: list[str]) -> list[str]:
+        """Return *words*, what of each value is compared, with the first letters of the texts."""
+        return [*words, "".join([words[n][:1] or _NONE for n in self._texts])]
+
+    def score(self, one: Prepared, other: Prepared, *, at_least: float = 0.0) -> float:
         """Return the score, or any number below *at_least* when it is below."""
-        total = left = 0.0
-        for n, weight, _ in self._order:
-            if one[n] is not None and other[n] is not None:
-                left += weight
+        left = self._all
+        if "" in one or "" in other:
+            left = 0.0
+            for n, weight, _ in self._order:
+                if one[n] and other[n]:
+                    left += weight
         if not left:
             return 0.0
         allowed = left * (1 - at_least) + 1e-9
@@ -90,7 +91,7 @@ class Scorer:
         low: list[int] = []
         for n, weight, compare in self._order:
             a, b = one[n], other[n]
-            if a is None or b is None or a == b:
+            if a == b or not a or not b:
                 continue
             found = compare(a, b)
             if found < _CROSSED_AT_LEAST:
@@ -106,11 +107,11 @@ class Scorer:
                 total += self._weights[n] * gained[0]
         return total / left
 
-    def explain(self, one: Values, other: Values) -> tuple[float, tuple[ColumnScore, ...]]:
+    def explain(self, one: Prepared, other: Prepared) -> tuple[float, tuple[ColumnScore, ...]]:
         """Return the score, and what each column says to it."""
         scores = [
-            None if a is None or b is None else (1.0 if a == b else compare(a, b))
-            for a, b, compare in zip(one, other, self._kinds, strict=True)
+            (1.0 if a == b else compare(a, b)) if a and b else None
+            for a, b, compare in zip(one, other, self._kinds, strict=False)
         ]
         low = [
             n for n, found in enumerate(scores) if found is not None and found < _CROSSED_AT_LEAST
@@ -132,19 +133,23 @@ class Scorer:
             for n, (each, found) in enumerate(zip(self.comparisons, scores, strict=True))
         )
 
-    def _may_cross(self, one: Values, other: Values) -> bool:
+    def _may_cross(self, one: Prepared, other: Prepared) -> bool:
         """Whether what was lost may come back: two texts could be exchanged."""
-        texts = self._texts
-        for at, n in enumerate(texts):
-            a, d = one[n], other[n]
-            if a and d and a != d:
-                for m in texts[at + 1 :]:
-                    b, c = other[m], one[m]
-                    if b and c and a[0] == b[0] and c[0] == d[0]:
+        first, second = one[-1], other[-1]
+        for at, letter in enumerate(first):
+            to = second.find(letter, at + 1)
+            while to > 0:
+                if first[to] == second[at]:  # nearly never
+                    n, m = self._texts[at], self._texts[to]
+                    a, b, c, d = one[n], other[m], one[m], other[n]
+                    if a and d and a != d and _may_be_alike(a, b) and _may_be_alike(c, d):
                         return True
+                to = second.find(letter, to + 1)
         return False
 
-    def _crossed(self, one: Values, other: Values, low: list[int]) -> dict[int, tuple[float, int]]:
+    def _crossed(
+        self, one: Prepared, other: Prepared, low: list[int]
+    ) -> dict[int, tuple[float, int]]:
         """Return, for texts that stand in each other's column, what that adds and where they stand."""
         texts = [n for n in low if n in self._texts]
         found: dict[int, tuple[float, int]] = {}
@@ -162,10 +167,9 @@ class Scorer:
         return found
 
 
-def _prepare(kind: str, value: str) -> str | None:
-    if kind in "te":
-        return cleaned(value) or None
-    return value[:10] if kind == "d" else value
+def _may_be_alike(a: str, b: str) -> bool:
+    """Whether texts of their lengths can be more than _CROSSED_AT_LEAST alike."""
+    return 2 * len(a) <= 3 * len(b) and 2 * len(b) <= 3 * len(a)
 
 
 # --- how alike two different values are -----------------------------------------------------------
@@ -174,13 +178,15 @@ def _prepare(kind: str, value: str) -> str | None:
 def _alike(a: str, b: str) -> float:
     if a == b:
         return 1.0
+    # What is no better than chance is not counted to its end.
     if a[0].isdigit() and a[-1].isdigit() and b[-1].isdigit():
-        found: float = OSA.normalized_similarity(a, b)
-        return found * 2 - 1 if found > 0.5 else 0.0
+        found = OSA.normalized_similarity(a, b, score_cutoff=0.5)
+        return max(0.0, found * 2 - 1)
     if " " in a or " " in b:
-        found = max(fuzz.token_sort_ratio(a, b), fuzz.ratio(a, b)) / 100
-        return found * 2 - 1 if found > 0.5 else 0.0
-    found = JaroWinkler.similarity(a, b)
+        whole = fuzz.ratio(a, b, score_cutoff=50)
+        found = max(whole, fuzz.token_sort_ratio(a, b, score_cutoff=max(50, whole))) / 100
+        return max(0.0, found * 2 - 1)
+    found = JaroWinkler.similarity(a, b, score_cutoff=0.7)
     return (found - 0.7) / 0.3 if found > 0.7 else 0.0
 
 
@@ -205,12 +211,13 @@ def _number(a: str, b: str) -> float:
 
 
 def _date(a: str, b: str) -> float:
-    one, other = (a[:4], a[5:7], a[8:10]), (b[:4], b[5:7], b[8:10])
-    if one[0] == other[0] and one[1] == other[2] and one[2] == other[1]:
+    year, month, day = a[:4] == b[:4], a[5:7], a[8:10]
+    other_month, other_day = b[5:7], b[8:10]
+    if year and month == other_day and day == other_month:
         return 0.9
-    if OSA.distance(a, b) == 1:
+    if OSA.distance(a, b, score_cutoff=1) == 1:
         return 0.8
-    return 0.5 if sum(map(str.__eq__, one, other)) == 2 else 0.0
+    return 0.5 if year + (month == other_month) + (day == other_day) == 2 else 0.0
 
 
 _KINDS: Final[Mapping[MatchMode, Callable[[str, str], float]]] = {

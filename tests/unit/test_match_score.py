@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.people import COLUMNS, People, people
 from mdm_gitops.data.match_blocks import Blocks
 from mdm_gitops.data.match_keys import match_keys
+from mdm_gitops.data.match_rows import RowMaker
 from mdm_gitops.data.match_score import Scorer
 from mdm_gitops.data.scans import DEFAULT_MIN_SCORE
 from mdm_gitops.model import Column, DataType, Entity
@@ -82,7 +84,7 @@ def test_a_score_is_a_number_of_two_rows(
         assert found == pytest.approx(score)
     elif score < least - 1e-6:
         assert found < least
-    if any(value is not None for value in a):
+    if any(a[:-1]):
         assert scorer.score(a, a) == pytest.approx(1)
     weights = sum(each.weight for each in columns if each.score is not None)
     total = sum(each.weight * each.score for each in columns if each.score is not None)
@@ -130,7 +132,7 @@ def pairs_found(given: People, *, at_least: float) -> set[tuple[int, int]]:
     matched = match_columns(rules)
     kinds, scorer, blocks = match_kinds(matched), Scorer(comparisons(rules)), Blocks()
     for row in given.rows:
-        blocks.add(match_keys(kinds, row))
+        blocks.add(set(match_keys(kinds, row)))
     rows = [scorer.prepared(row) for row in given.rows]
     return {
         (other, number)
@@ -158,6 +160,34 @@ def test_default_rules_find_the_duplicates_of_labelled_people() -> None:
     assert 0.2 < f1(equal, true) < 0.7
 
 
+def rows_by_key(keys_of_rows: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    found: dict[Hashable, list[int]] = {}
+    for number, keys in enumerate(keys_of_rows):
+        for key in keys:
+            found.setdefault(key, []).append(number)
+    return sorted(found.values())
+
+
+def test_the_rows_of_a_scan_have_the_same_words_and_keys() -> None:
+    """What is remembered of values gives the same as each row by itself, keys by their numbers."""
+    rules = entity(columns=[{"name": "code", "dataType": "string"}])
+    matched = match_columns(rules)
+    kinds, scorer = match_kinds(matched), Scorer(comparisons(rules))
+    maker = RowMaker(comparisons(rules), matched)
+    of_texts: list[list[str]] = []
+    of_numbers: list[list[int]] = []
+    for row in people(1_000).rows:
+        words, keys = maker.row(row)
+        assert scorer.of_words(words) == scorer.prepared(row)
+        texts = list(dict.fromkeys(match_keys(kinds, row)))
+        assert len(set(keys)) == len(keys) == len(texts)
+        # The keys of one row have no order in common; the rows of each key have.
+        of_texts.append(texts)
+        of_numbers.append(keys)
+    assert rows_by_key(of_texts) == rows_by_key(of_numbers)
+    assert len(rows_by_key(of_texts)) > 1_000
+
+
 def test_a_key_that_all_rows_have_costs_nothing_and_is_told() -> None:
     blocks = Blocks()
     for number in range(3_000):
@@ -177,4 +207,38 @@ def test_only_rows_near_changed_ones_are_kept() -> None:
         True,
         True,
     ]
-    assert [others for _, others in blocks.candidates()] == [[], [0], [0]]
+    assert [others for _, others in blocks.candidates()] == [set(), {0}, {0}]
+
+
+KEYS = st.lists(st.sets(st.integers(0, 14), max_size=9), max_size=25)
+
+
+@given(changed=KEYS, others=KEYS, most=st.integers(3, 8))
+def test_candidates_are_those_of_the_definition(
+    changed: list[set[int]], others: list[set[int]], most: int
+) -> None:
+    """Counted pair by pair, all with all."""
+    everything = [*changed, *(keys & set().union(*changed) for keys in others)]
+    everything = [*changed, *(keys for keys in everything[len(changed) :] if keys)]
+    rows_of = Counter(key for keys in everything for key in keys)
+
+    def alike(one: int, other: int) -> bool:
+        few = [len(everything[n]) < 6 for n in (one, other) if n < len(changed)]
+        shared = [key for key in everything[one] & everything[other] if rows_of[key] <= most]
+        return bool(shared) and (
+            any(few) or len(shared) > 1 or any(rows_of[key] <= 4 for key in shared)
+        )
+
+    blocks = Blocks(max_block=most)
+    for keys in changed:
+        blocks.add(keys)
+    blocks.only_changed()
+    for keys in others:
+        blocks.add_if_near(keys)
+    assert list(blocks.candidates()) == [
+        (one, {other for other in range(min(one, len(changed))) if alike(one, other)})
+        for one in range(len(everything))
+    ]
+    large = {key for key, count in rows_of.items() if count > most}
+    lost = sum(1 for keys in everything if keys and keys <= large)
+    assert (blocks.skipped().keys, blocks.skipped().rows) == (len(large), lost)
