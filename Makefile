@@ -54,7 +54,11 @@ up: $(READY) ## embedded PostgreSQL, reconcile, API on 127.0.0.1:8080 (DIR=folde
 demo: $(READY) ## the product in one minute; leaves nothing running
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: lint ## lint, types, layers and all tests, on PostgreSQL PG=18 or 16
+# Side by side: the type checker alone would leave the other processor idle.
+test: $(READY) ## lint, types, layers and all tests, on PostgreSQL PG=18 or 16
+	@$(MAKE) --no-print-directory --jobs 2 lint pytest
+
+pytest: $(READY)
 	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not soak" $(ARGS)
 
 lint: $(READY) ## ruff, mypy, import-linter

@@ -27,6 +27,8 @@ from typing import IO, Any, NoReturn
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGES = ("mdm_gitops", "mdm_api", "mdm_operator")
+# What commands import when they need it.
+_LATER = ("re2", "rich.console", "rich.table", "sqlglot.generators.postgres", "sqlglot.transforms")
 _PATIENCE_S = 60.0
 _FITS_INTO_A_PIPE = 32_768
 
@@ -141,6 +143,8 @@ def main() -> None:
         for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.name.endswith("__main__"):
                 import_module(module.name)
+    for later in _LATER:
+        import_module(later)
     gc.collect()
     gc.freeze()
     while True:

@@ -221,7 +221,7 @@ CASES: tuple[tuple[Change, list[tuple[Phase, Step | None, str]]], ...] = (
                     ' ("principal", "domain", "entity", "actions", "row_filter") VALUES'
                     " ('user:ann', 'sales', 't', CAST(ARRAY['read', 'write'] AS TEXT[]),"
                     " '[a] = ''it''''s''')"
-                    ' ON CONFLICT DO NOTHING'
+                    " ON CONFLICT DO NOTHING"
                 ),
             )
         ],
