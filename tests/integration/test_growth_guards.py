@@ -15,16 +15,20 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+import httpx2
 import pytest
 from psycopg import AsyncConnection
 
+from mdm_api.app import create_app
 from mdm_gitops.access import Principal, PrincipalKind
+from mdm_gitops.access.api_keys import digest, generate_key
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.feed import ChangesRequest, number_changes, read_changes
 from mdm_gitops.data.rows import ListRequest, RowShape, get_row, list_rows
 from mdm_gitops.data.search import SearchRequest, search_rows
 from mdm_gitops.data.similar import SimilarRequest, similar_rows
 from mdm_gitops.data.writing import RowWriter
+from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connection_pool
 from mdm_gitops.warehouse.store import read_state
@@ -108,6 +112,7 @@ async def filled(conn: AsyncConnection[Any]) -> None:
     await on.apply(conn, read_tree(_files()))
     await conn.execute(_BATCHES)
     await conn.execute(_GRANTED)
+    await conn.execute(_ADD_KEY, [digest(KEY)])
     now = {"version": 2, "at": "2025-01-02Z", "more": "", "values": ""}
     for name, count in SIZES.items():
         await conn.execute(_ROWS.format(table=name, count=count, **now))
@@ -356,3 +361,50 @@ async def test_a_check_of_rights_asks_nobody_whatever_the_number_of_grants(lab: 
             asking.rights(stored.definition)
 
     assert await cost_of(lab.conn, check) == Cost(statements=0, rows=0)
+
+
+# --- whole requests -------------------------------------------------------------------------------
+
+KEY: Final = generate_key()
+_ADD_KEY: Final = """
+INSERT INTO mdm.api_key (name, key_sha256, is_global_admin, created_by)
+VALUES ('root', %s, true, 'test')"""
+_DATA: Final = "/api/v1/entities/large/data"
+REQUESTS: Final = {
+    "read by id": ("GET", f"{_DATA}/{_row_id('large')}"),
+    "list": ("GET", f"{_DATA}?take=20"),
+    "changes": ("GET", "/api/v1/changes?afterId=0&take=20"),
+    "create": ("POST", _DATA),
+    "update": ("PUT", f"{_DATA}/{_row_id('large')}"),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_a_request_needs_few_statements(shared_copy: str, name: str) -> None:
+    settings = Settings.model_validate({"Database": {"PoolMinSize": 1, "PoolMaxSize": 1}})
+    app = create_app(database_url=shared_copy, settings=settings)
+    method, path = REQUESTS[name]
+    numbers = iter(range(100))
+    transport = httpx2.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(transport=transport, base_url="http://mdm.example") as client,
+    ):
+        async with app.state.services.pool.connection() as conn:
+            pass
+
+        async def ask() -> None:
+            row = (
+                {"code": f"H{name}{next(numbers)}"}
+                if method == "POST"
+                else {"name": f"{next(numbers)}"}
+            )
+            body = None if method == "GET" else row
+            answer = await client.request(method, path, headers={"X-API-Key": KEY}, json=body)
+            assert answer.is_success, answer.text
+
+        first = await cost_of(conn, ask, warm_ups=0)
+        found = await cost_of(conn, ask)
+    assert first.statements > 2, "the first one reads the state of the store, and so is the control"
+    assert found.statements <= 2, "its own, and one for the revision of the store"
+    assert found.rows <= 300
