@@ -8,6 +8,7 @@ from pathlib import Path
 
 import corpus
 from bench_deploy import apply
+from bench_reconcile import commit, of_commit, reconciled_s
 from figures import best_of, best_s
 from growing import FLAT, LINEAR, Growing, Law
 from growth_rows import asking_of, ms
@@ -20,7 +21,6 @@ from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.connect import Connection
 from mdm_gitops.warehouse.planning import make_plan
 from mdm_gitops.warehouse.store import Store, read_state
-from mdm_operator.reconcile import Reconciler
 
 # Columns of an entity. Fewer than elsewhere, since the largest repository is five times as large.
 COLUMNS = 5
@@ -33,6 +33,7 @@ async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Gr
         title="Definitions",
         x="entities",
         laws={
+            "look at a folder": LINEAR,
             "read and validate": LINEAR,
             "plan, no change": LINEAR,
             "plan of one change": LINEAR,
@@ -53,22 +54,15 @@ async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Gr
     for size in sizes:
         root = corpus.write(folder / f"entities-{size}", size, COLUMNS)
         url = await server.fresh_database()
-        await _reconciled(url, root, steady, size)  # deploys
+        commit(root)
+        quick_s, _ = await reconciled_s(url, root, of_commit(root))  # deploys
+        steady.add("reconcile of an unchanged commit", size, 1_000 * quick_s)
+        folder_s, _ = await reconciled_s(url, root, load_settings(root))
+        growing.add("look at a folder", size, 1_000 * folder_s)
         async with opened(url) as conn:
             await _planned(conn, root, growing, size)
             await _served(conn, growing, steady, size)
     return [growing, steady]
-
-
-async def _reconciled(url: str, root: Path, steady: Growing, size: int) -> None:
-    settings = load_settings(root)
-    reconciler = Reconciler(root, url=url, settings=settings, approve_first=True)
-    try:
-        await reconciler.step()
-        await reconciler.step()
-        steady.add("reconcile of an unchanged commit", size, await ms(reconciler.step))
-    finally:
-        await reconciler.aclose()
 
 
 async def _planned(conn: Connection, root: Path, growing: Growing, size: int) -> None:
