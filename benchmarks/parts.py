@@ -55,7 +55,7 @@ async def _validate(run: Run) -> list[Told]:
 async def _requests(run: Run) -> list[Told]:
     return cast(
         list[Told],
-        await _module("bench_requests").measure(run.server, seconds=5.0 if run.is_full else 2.0),
+        await _module("bench_requests").measure(run.server, seconds=5.0 if run.is_full else 3.0),
     )
 
 
