@@ -83,12 +83,15 @@ def environment(variables: dict[str, str]) -> dict[str, str]:
 
 def _run_s(command: list[str | Path], variables: dict[str, str]) -> float:
     started = time.perf_counter()
-    subprocess.run(
+    done = subprocess.run(
         [str(part) for part in command],
         env=environment(variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        check=True,
+        check=False,
     )
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    if done.returncode:
+        raise RuntimeError(f"{command[:2]}: {done.stderr.decode(errors='replace')[-2_000:]}")
+    return seconds
