@@ -170,7 +170,9 @@ class _Maker:
         beginnings, ends = _BEGINNINGS.split(), _ENDS.split()
         while len(known) < number:
             name = chance.choice(beginnings) + chance.choice(_MIDDLES) + chance.choice(ends)
-            name = name if name not in known else chance.choice(beginnings) + name
+            # Of more than 10,000 names two beginnings, and so on: there are not enough with one.
+            for _ in range(1 + len(known) // 10_000):
+                name = name if name not in known else chance.choice(beginnings) + name
             if name not in known:
                 known.add(name)
                 yield name
