@@ -39,13 +39,13 @@ permissions:
 """,
 }
 # A fifth of the names has a letter that is not ASCII.
-FILL = f"""
+FILL = """
 INSERT INTO mdm_data.supplier (_sys_id, code, name, city, remark, half, _sys_created_at,
        _sys_created_by, _sys_last_modified_at, _sys_last_modified_by)
 SELECT mdm.uuid_v7(), 'C' || lpad(i::text, 7, '0'),
        CASE WHEN i % 5 = 0 THEN 'Zürich ' ELSE 'Zurich ' END || md5(i::text) || ' ' || (i % 977),
        'City ' || (i % 5000), md5('r' || i), i % 2, now(), 'user:a', now(), 'user:a'
-  FROM generate_series(1, {ROWS}) i
+  FROM generate_series(1, {rows}) i
 """
 LOOK = "SELECT count(*) FROM mdm_data.supplier WHERE lower(name) LIKE '%zzzz%'"
 CASES = (
@@ -58,18 +58,20 @@ CASES = (
 )
 
 
-async def measure(server: Server) -> list[Figure]:
+async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
     async with opened(await server.fresh_database()) as conn:
         definitions = read_tree(FILES)
         await apply_plan(
             conn, definitions, None, schemas=Schemas(), actor="user:bench", approved=True
         )
-        await conn.execute(FILL)
+        await conn.execute(FILL.format(rows=rows).encode())
         await conn.execute("VACUUM ANALYZE mdm_data.supplier")
-        return [await _one(conn, name, *case) for name in ("half", "admin") for case in CASES]
+        return [await _one(conn, rows, name, *case) for name in ("half", "admin") for case in CASES]
 
 
-async def _one(conn: Any, name: str, ask: Any, column: str, q: str, limit: float) -> Figure:
+async def _one(
+    conn: Any, rows: int, name: str, ask: Any, column: str, q: str, limit: float
+) -> Figure:
     asking = Asking(
         principal=Principal(kind=PrincipalKind.USER, name=name, is_global_admin=name == "admin"),
         state=await read_state(conn, schemas=Schemas()),
@@ -88,7 +90,7 @@ async def _one(conn: Any, name: str, ask: Any, column: str, q: str, limit: float
     taken_s = await best_of(run, rounds=3)
     seen = "" if name == "admin" else ", row filter"
     return Figure(
-        case=f"{ask.__name__} of 1,000,000, {column} {q!r}{seen}",
+        case=f"{ask.__name__} of {rows:,}, {column} {q!r}{seen}",
         value=taken_s / look_s,
         unit="ratio",
         limit=limit,

@@ -119,7 +119,12 @@ PARTS: Final = (
             run.server, run.folder, rows=run.of(1_000_000, 100_000)
         ),
     ),
-    Part(name="choices", measure=lambda run: _module("bench_choices").measure(run.server)),
+    Part(
+        name="choices",
+        measure=lambda run: _module("bench_choices").measure(
+            run.server, rows=run.of(1_000_000, 200_000)
+        ),
+    ),
     Part(
         name="growth",
         measure=lambda run: _module("bench_growth").measure(
