@@ -8,6 +8,7 @@ reserved word. This module knows names only: where a name is written is the sour
 from __future__ import annotations
 
 import re
+import sys
 from typing import Final
 
 MAX_LENGTH: Final = 48  # leaves room in PostgreSQL's 63 bytes for _arch_<n>_ and __archive_<n>_h
@@ -22,8 +23,11 @@ API_SEGMENTS: Final = frozenset({"summary", "validate"})
 
 
 def fold(name: str) -> str:
-    """Return the form of *name* that is compared and stored: lower case (names are ASCII)."""
-    return name.lower()
+    """Return the form of *name* that is compared and stored: lower case (names are ASCII).
+
+    One object for equal ones, since a name like ``code`` stands in a thousand entities.
+    """
+    return sys.intern(name.lower())
 
 
 def why_unusable(name: str) -> str | None:

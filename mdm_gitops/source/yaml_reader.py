@@ -11,6 +11,7 @@ Positions are not kept: they are needed only when something is wrong, and then
 
 from __future__ import annotations
 
+from sys import intern
 from typing import Any, Final, NoReturn
 
 import yaml
@@ -22,6 +23,8 @@ from mdm_gitops.source.scalars import ScalarRefused, resolve
 from mdm_gitops.source.text import check_printable, decode
 
 # What the C parser says, in words that help whoever did not write a YAML parser.
+# Names, types and words that short stand in many files; equal ones are one object.
+_SHARED_LENGTH: Final = 48
 _SYNTAX_HINTS: Final = {
     "mapping values are not allowed": "put text that holds ': ' in quotes",
     "that cannot start any token": "indent with spaces, and put text that starts with a sign"
@@ -82,6 +85,8 @@ class _Reader:
                     key = self._key(event, container)
                     continue
                 value: Any = event.value
+                if len(value) <= _SHARED_LENGTH:
+                    value = intern(value)
                 if event.implicit[0]:
                     try:
                         value = resolve_plain(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +41,11 @@ class StoredEntity:
     commit: str | None
     deployed_at: datetime
     row_version: int  # changes whenever the store's row does
-    text: str = field(repr=False)
+    packed: bytes = field(repr=False)  # its record, as ``packed`` makes it
+
+    @property
+    def text(self) -> str:
+        return zlib.decompress(self.packed).decode()
 
     @cached_property
     def definition(self) -> Entity:
@@ -215,6 +220,11 @@ async def read_state_within(
     )
 
 
+def packed(text: str) -> bytes:
+    """Return the *text* of a record as it is kept: most are read once, and all would be megabytes."""
+    return zlib.compress(text.encode(), level=1)
+
+
 def _entity(row: dict[str, Any], kept: Mapping[tuple[int, int], StoredEntity]) -> StoredEntity:
     if row["text"] is None:
         return kept[row["entity_id"], row["row_version"]]
@@ -226,7 +236,7 @@ def _entity(row: dict[str, Any], kept: Mapping[tuple[int, int], StoredEntity]) -
         commit=row["commit_id"],
         deployed_at=row["deployed_at"],
         row_version=row["row_version"],
-        text=row["text"],
+        packed=packed(row["text"]),
     )
 
 

@@ -13,7 +13,7 @@ from mdm_gitops.access.catalog import NOTHING_DESIRED, Catalog, DesiredView, bui
 from mdm_gitops.errors import Finding, Location
 from mdm_gitops.model import Action, Definitions, PermissionGrant
 from mdm_gitops.plan.recorded import EntityState, RecordedEntity, to_document
-from mdm_gitops.warehouse.store import StoredEntity, StoreState
+from mdm_gitops.warehouse.store import StoredEntity, StoreState, packed
 from tests.support.scenario import column, definitions, entity
 from tests.support.simulated import Warehouse
 
@@ -35,7 +35,7 @@ def stored(record: RecordedEntity) -> StoredEntity:
         commit=None,
         deployed_at=datetime(2026, 1, 1, tzinfo=UTC),
         row_version=1,
-        text=json.dumps(to_document(record)),
+        packed=packed(json.dumps(to_document(record))),
     )
 
 
