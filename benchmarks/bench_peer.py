@@ -10,9 +10,11 @@ without being asked for: ``make bench-peer``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -100,7 +102,7 @@ class Contender:
     letter: str  # of the codes it makes
     is_ours: bool = True
 
-    def load(self, case: Case, *, seconds: float, turn: int) -> load.Seen:
+    async def load(self, case: Case, *, seconds: float, turn: int) -> load.Seen:
         asked = case.ours if self.is_ours else case.theirs
         job = load.Job(
             address=self.address,
@@ -112,7 +114,7 @@ class Contender:
             body=asked.body.replace("{letter}", self.letter),
             first=turn * _NUMBERS,
         )
-        seen = load.run(job)
+        seen = await asyncio.to_thread(load.run, job)  # so that an interrupt is heard
         assert not seen.failed, f"{seen.failed} of {case.name}, {self.name}: {seen.sample}"
         assert seen.per_s, f"no answer: {case.name}, {self.name}"
         return seen
@@ -131,31 +133,37 @@ async def measure(server: Server, folder: Path, *, is_full: bool) -> list[Figure
     place = await directus.prepared(installed(), server.url, folder, rows=ROWS)
     url = await _prepared(server, folder)
     cases = _cases(await _ids(url, _OUR_IDS), await _ids(place.url, _PEER_IDS))
-    with (
-        directus.running(place) as peer_address,
-        serving(url) as (address, _),
-        serving(url, workers=2) as (address_of_two, _),
-    ):
+    figures = []
+    async with _contenders(place, url) as (peer, *ours):
+        _compare(cases, ours[0], peer)
+        for case in cases:
+            figures += await _figures(case, peer, ours, seconds=seconds, turns=turns)
+    await _check_log(place.url)
+    return figures
+
+
+@asynccontextmanager
+async def _contenders(place: directus.Place, url: str) -> AsyncIterator[list[Contender]]:
+    """Yield the peer, and ours with one worker and with two; all of them run all the time."""
+    async with directus.running(place) as address:
         peer = Contender(
             name=f"Directus {DIRECTUS}, {directus.PROCESSES} processes",
-            address=peer_address,
+            address=address,
             editor={"Authorization": f"Bearer {directus.ADMINISTRATOR}"},
             filtered={"Authorization": f"Bearer {directus.FILTERED}"},
             letter="A",
             is_ours=False,
         )
-        one = Contender(
-            name="1 worker",
-            address=address,
-            editor={"X-API-Key": _key(address, "editor")},
-            filtered={"X-API-Key": _key(address, "filtered")},
-            letter="A",
-        )
-        two = replace(one, name="2 workers", address=address_of_two, letter="B")
-        _compare(cases, one, peer)
-        figures = list(_figures(cases, peer, (one, two), seconds=seconds, turns=turns))
-    await _check_log(place.url)
-    return figures
+        with serving(url) as (address, _), serving(url, workers=2) as (address_of_two, _):
+            one = Contender(
+                name="1 worker",
+                address=address,
+                editor={"X-API-Key": _key(address, "editor")},
+                filtered={"X-API-Key": _key(address, "filtered")},
+                letter="A",
+            )
+            two = replace(one, name="2 workers", address=address_of_two, letter="B")
+            yield [peer, one, two]
 
 
 def _cases(ours: Sequence[str], theirs: Sequence[str]) -> list[Case]:
@@ -205,33 +213,28 @@ def _cases(ours: Sequence[str], theirs: Sequence[str]) -> list[Case]:
     ]
 
 
-def _figures(
-    cases: Sequence[Case],
-    peer: Contender,
-    ours: Sequence[Contender],
-    *,
-    seconds: float,
-    turns: int,
-) -> Iterator[Figure]:
+async def _figures(
+    case: Case, peer: Contender, ours: Sequence[Contender], *, seconds: float, turns: int
+) -> list[Figure]:
+    await peer.load(case, seconds=seconds, turn=turns)
     contenders = (peer, *ours)
-    for case in cases:
-        seen: dict[str, list[load.Seen]] = {each.name: [] for each in contenders}
-        peer.load(case, seconds=seconds, turn=turns)
-        for turn in range(turns):
-            for each in contenders:
-                seen[each.name].append(each.load(case, seconds=seconds, turn=turn))
-        best = {name: max(found, key=lambda one: one.per_s) for name, found in seen.items()}
-        theirs = best[peer.name]
-        for each in ours:
-            mine = best[each.name]
-            yield Figure(
-                case=f"{case.name}, {CLIENTS} clients, {each.name} / {peer.name}",
-                value=mine.per_s / theirs.per_s,
-                unit="ratio",
-                limit=case.least if each is ours[0] else None,
-                is_floor=True,
-                note=f"{_told(mine)} to {_told(theirs)}",
-            )
+    seen: dict[str, list[load.Seen]] = {each.name: [] for each in contenders}
+    for turn in range(turns):
+        for each in contenders:
+            seen[each.name].append(await each.load(case, seconds=seconds, turn=turn))
+    best = {name: max(found, key=lambda one: one.per_s) for name, found in seen.items()}
+    theirs = best[peer.name]
+    return [
+        Figure(
+            case=f"{case.name}, {CLIENTS} clients, {each.name} / {peer.name}",
+            value=best[each.name].per_s / theirs.per_s,
+            unit="ratio",
+            limit=case.least if each is ours[0] else None,
+            is_floor=True,
+            note=f"{_told(best[each.name])} to {_told(theirs)}",
+        )
+        for each in ours
+    ]
 
 
 def _told(seen: load.Seen) -> str:

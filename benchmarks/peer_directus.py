@@ -10,6 +10,7 @@ answers: that is of one process, and the other would go on giving old rows.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -20,10 +21,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from locations import COLUMNS, countries, write_csv
 from peer_install import Peer
@@ -117,7 +118,7 @@ async def prepared(peer: Peer, server_url: str, folder: Path, *, rows: int) -> P
     async with await AsyncConnection.connect(place.url, autocommit=True) as conn:
         await conn.execute(_TABLES.encode())
         await _fill(conn, folder, rows)
-    with running(place, processes=1) as address:
+    async with running(place, processes=1) as address:
         _describe(address)
     return place
 
@@ -151,22 +152,14 @@ async def _fill(conn: AsyncConnection, folder: Path, rows: int) -> None:
 # --- its processes --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def running(place: Place, *, processes: int = PROCESSES) -> Iterator[str]:
+@contextlib.asynccontextmanager
+async def running(place: Place, *, processes: int = PROCESSES) -> AsyncIterator[str]:
     """Yield the address at which it listens; its processes end with the block, or with this process."""
     port = _free_port()
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            [*place.peer.program, "start"],
-            cwd=place.peer.folder,
-            env=place.environment(port, processes),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        process = _start(place, place.environment(port, processes), log)
         try:
-            _wait(process, log.fileno())
+            await _wait(process, log.fileno())
             yield f"http://127.0.0.1:{port}"
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -174,19 +167,31 @@ def running(place: Place, *, processes: int = PROCESSES) -> Iterator[str]:
             process.wait()
 
 
+def _start(place: Place, environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*place.peer.program, "start"],
+        cwd=place.peer.folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
-def _wait(process: subprocess.Popen[bytes], log: int) -> None:
+async def _wait(process: subprocess.Popen[bytes], log: int) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     told = b""
     while time.monotonic() < deadline and process.poll() is None:
         told = os.pread(log, 1_000_000, 0)
         if b"peer is listening" in told:
             return
-        time.sleep(0.05)
+        await asyncio.sleep(0.05)
     raise SystemExit(f"the peer did not start:\n{told.decode(errors='replace')}")
 
 
