@@ -6,6 +6,7 @@ refused are written down: counted per address, so that whoever tries many fills 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -108,6 +109,16 @@ async def forget_ended_sessions(services: Services) -> None:
 
 
 async def tell_refusals(services: Services) -> None:
+    """Write down what was refused, once: whoever stops this waits until it is known what was written."""
+    telling = asyncio.create_task(_tell_all(services))
+    try:
+        await asyncio.shield(telling)
+    except asyncio.CancelledError:
+        await telling
+        raise
+
+
+async def _tell_all(services: Services) -> None:
     counts = services.refusals.take()
     if not counts:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -189,6 +190,20 @@ async def test_what_could_not_be_written_down_is_kept(lab: Lab) -> None:
     await tell_refusals(services)
     [entry] = await entries(lab, action="credential_refused")
     assert (entry["user"], entry["details"]["count"]) == ("address:192.0.2.1", 1)
+
+
+async def test_whoever_stops_the_telling_loses_nothing_and_tells_nothing_twice(lab: Lab) -> None:
+    services = lab.app.state.services
+    for moment in range(30):  # at each of the first turns of the loop
+        services.refusals.note(Refusal("192.0.2.1", "apiKey"))
+        telling = asyncio.create_task(tell_refusals(services))
+        for _ in range(moment):
+            await asyncio.sleep(0.001)
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+    await tell_refusals(services)
+    found = await entries(lab, action="credential_refused", take="100")
+    assert sum(each["details"]["count"] for each in found) == 30
 
 
 async def test_what_a_program_records(lab: Lab) -> None:
