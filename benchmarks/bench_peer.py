@@ -129,7 +129,7 @@ class Contender:
 
 
 async def measure(server: Server, folder: Path, *, is_full: bool) -> list[Figure]:
-    seconds, turns = (5.0, 3) if is_full else (2.0, 2)
+    seconds, turns = (5.0, 3) if is_full else (4.0, 2)
     place = await directus.prepared(installed(), server.url, folder, rows=ROWS)
     url = await _prepared(server, folder)
     cases = _cases(await _ids(url, _OUR_IDS), await _ids(place.url, _PEER_IDS))
