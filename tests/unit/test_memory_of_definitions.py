@@ -1,0 +1,56 @@
+"""What is equal in many definitions is kept once, and nobody notices."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pydantic import ValidationError
+
+from mdm_gitops.model.entity import Column
+from mdm_gitops.model.names import fold
+from mdm_gitops.plan.recorded import EntityState
+from mdm_gitops.source.yaml_reader import load_yaml
+from mdm_gitops.warehouse.store import StoredEntity, packed
+
+
+def _column(name: str, **values: object) -> Column:
+    return Column.model_validate({"name": name, "dataType": "string", **values})
+
+
+def test_sets_of_given_fields_are_shared_and_never_mixed() -> None:
+    one, two, other = _column("a"), _column("b"), _column("c", nullable=False)
+    assert one.model_fields_set is two.model_fields_set
+    assert one.model_fields_set == {"name", "data_type"}
+    assert other.model_fields_set == {"name", "data_type", "nullable"}
+
+
+def test_a_changed_copy_leaves_the_others_as_they_are() -> None:
+    one, two = _column("a"), _column("b")
+    changed = one.model_copy(update={"unique": True})
+    assert changed.model_fields_set == {"name", "data_type", "unique"}
+    assert two.model_fields_set == {"name", "data_type"}
+    with pytest.raises(ValidationError):
+        one.name = "another"  # type: ignore[misc]
+
+
+def test_equal_names_are_one_object() -> None:
+    assert fold("Coun" + "try") is fold("COUN" + "TRY")
+    first, second = (load_yaml(b"a: some_name\n", "x.yaml") for _ in range(2))
+    assert first["a"] is second["a"] == "some_name"
+
+
+def test_a_record_is_kept_packed() -> None:
+    text = '{"definition": "' + "ä word " * 500 + '"}'
+    stored = StoredEntity(
+        entity_id=1,
+        name="a",
+        state=EntityState.DEPLOYED,
+        desired_hash="",
+        commit=None,
+        deployed_at=datetime(2026, 1, 1, tzinfo=UTC),
+        row_version=1,
+        packed=packed(text),
+    )
+    assert stored.text == text
+    assert len(stored.packed) < len(text) / 10
