@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import DatabaseMaker
-from tests.integration.test_bulk_actions import COUNTRIES, PLACES, Bulk, result
+from tests.support.bulk import COUNTRIES, PLACES, Bulk, result
 from tests.support.importing import good, key_of, served
 
 pytestmark = pytest.mark.anyio
