@@ -356,7 +356,16 @@ async def _closed(bench: Bench) -> None:
 
 
 def test_merge_then_undo_is_the_identity(merging_url: str) -> None:
-    seen = _run(merging_url, 500)
+    _hold(merging_url, 150)
+
+
+@pytest.mark.soak
+def test_the_same_of_many(merging_url: str) -> None:
+    _hold(merging_url, 5_000)
+
+
+def _hold(url: str, cases: int) -> None:
+    seen = _run(url, cases)
     # It was about something: each outcome has occurred.
     expected = ("merged", "chains", "relinked", "MERGE_LINK_REFUSED", "MERGE_REFERENCE_NO_VALUE")
     assert all(seen[name] for name in (*expected, "ENTITY_VALIDATION_RANGE")), seen
