@@ -387,7 +387,7 @@ class DataSettings(_Section):
         default=1_000_000,
         ge=1_000,
         le=16_000_000,
-        description="a scan for duplicates compares this many rows at most; it takes about a kilobyte"
+        description="a scan for duplicates compares this many rows at most; it takes up to two kilobytes"
         " of memory for each, in a process of its own",
     )
     MaxConcurrentScans: int = Field(

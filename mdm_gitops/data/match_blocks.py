@@ -38,6 +38,7 @@ class Blocks:
         self._rows: dict[Hashable, int | list[int]] = {}  # by key: the only row, or all
         self._keys = array("H")  # how many each row has
         self._changed: int | None = None
+        self._skipped: Skipped | None = None
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -71,17 +72,20 @@ class Blocks:
         return (rows for rows in self._rows.values() if isinstance(rows, list))
 
     def skipped(self) -> Skipped:
-        large = [rows for rows in self._shared() if len(rows) > self._max_block]
-        of_row = Counter(number for rows in large for number in rows)
-        return Skipped(
-            keys=len(large),
-            largest=max(map(len, large), default=0),
-            rows=sum(1 for number, count in of_row.items() if count == self._keys[number]),
-        )
+        if self._skipped is None:
+            large = [rows for rows in self._shared() if len(rows) > self._max_block]
+            of_row = Counter(number for rows in large for number in rows)
+            self._skipped = Skipped(
+                keys=len(large),
+                largest=max(map(len, large), default=0),
+                rows=sum(1 for number, count in of_row.items() if count == self._keys[number]),
+            )
+        return self._skipped
 
     def candidates(self) -> Iterator[tuple[int, set[int]]]:
-        """Yield each row with the earlier rows it is to be compared with."""
-        certain, blocks = self._by_row()
+        """Yield each row with the earlier rows it is to be compared with; once, then all is done."""
+        self.skipped()
+        certain, blocks = self._by_row([r for r in self._shared() if len(r) <= self._max_block])
         few = {number for number, count in enumerate(self._keys) if count < _MANY_KEYS}
         changed = len(self) if self._changed is None else self._changed
         # Of a row that has not changed not all keys are known, so it counts as the other one does.
@@ -101,17 +105,18 @@ class Blocks:
                 found.update(few.intersection(shared))
             yield number, found
 
-    def _by_row(self) -> tuple[dict[int, set[int]], dict[int, list[list[int]]]]:
+    def _by_row(
+        self, shared: list[list[int]]
+    ) -> tuple[dict[int, set[int]], dict[int, list[list[int]]]]:
         """Return, for each row, earlier ones that share a rare key, and a list of each other key.
 
         The lists are empty, for the rows to be entered in their order.
         """
+        self._rows.clear()  # most keys are of one row, and memory is better used for what follows
         certain: dict[int, set[int]] = {}
         blocks: dict[int, list[list[int]]] = {}
         changed = len(self) if self._changed is None else self._changed
-        for rows in self._shared():
-            if len(rows) > self._max_block:
-                continue
+        for rows in shared:
             if len(rows) <= _RARE:
                 for at, number in enumerate(rows[1:], start=1):
                     found = [each for each in rows[:at] if each < changed]

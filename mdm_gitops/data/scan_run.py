@@ -205,7 +205,7 @@ class _Job:
                 if len(self.rows) > self.max_rows:
                     raise Conflict(
                         f"there are more than {self.max_rows:,} rows to compare",
-                        hint="raise Mdm__Data__MatchMaxRows; a row takes about a kilobyte of memory",
+                        hint="raise Mdm__Data__MatchMaxRows; a row takes up to two kilobytes",
                         code="DUPLICATE_SCAN_TOO_LARGE",
                     )
                 await self._tell("reading", 0.0)
@@ -303,13 +303,14 @@ class _Job:
     async def write(self, found: list[Found]) -> None:
         """Put *found* in the place of the pairs that were there, and end the scan."""
         config = self.schemas.config
+        counts = self._counts(len(found))
         values = {
             "scan": self.scan_id,
             "entity": self.stored.entity_id,
             "rules": self.rules,
             "until": self.until,
             "changed": self.changed,
-            "counts": Jsonb(self._counts(len(found))),
+            "counts": Jsonb(counts),
             "kept": KEPT_SCANS,
         }
         async with self.telling.transaction():
@@ -334,7 +335,7 @@ class _Job:
                 actor=self.actor,
                 action="duplicate_scan_finished",
                 entities=[self.stored.name],
-                details={"scan": str(self.scan_id), **self._counts(len(found))},
+                details={"scan": str(self.scan_id), **counts},
             )
 
     def _pair(self, found: Found) -> str:
