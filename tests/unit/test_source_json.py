@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from decimal import Decimal
 from typing import Any
@@ -31,7 +32,13 @@ def test_numbers_are_exact() -> None:
     [
         (b"", "s.json:1:1", "json-syntax", "expecting value"),
         (b'[{"a": 1},\n {"a" 1}]', "s.json:2:7", "json-syntax", "expecting ':'"),
-        (b'[{"a": 1},]', "s.json:1:11", "json-syntax", "."),
+        # The comma, or what follows it: that differs between versions of Python.
+        (
+            b'[{"a": 1},]',
+            f"s.json:1:{10 if sys.version_info >= (3, 13) else 11}",
+            "json-syntax",
+            ".",
+        ),
         (b'[{"a": 1}] x', "s.json:1:12", "json-syntax", "extra data"),
         (b'[{"a": "\n"}]', "s.json:1:9", "json-syntax", "invalid control character"),
         (b'[{"a": 1},\n {"b": NaN}]', "s.json:2:2", "not-json", "NaN is not JSON"),
