@@ -9,7 +9,12 @@ from starlette.requests import ClientDisconnect, Request
 
 from mdm_gitops.errors import InputError, MdmError
 from mdm_gitops.source.limits import MAX_DEPTH
-from mdm_gitops.source.strict_json import DECODER, check_text, in_words
+from mdm_gitops.source.strict_json import (
+    DECODER,
+    check_text,
+    in_words,
+    may_hold_what_cannot_be_stored,
+)
 
 if TYPE_CHECKING:
     from mdm_api.call import Call
@@ -83,7 +88,7 @@ def load_json(data: bytes) -> Any:
         if _depth_bound(text) > MAX_DEPTH and _depth(text) > MAX_DEPTH:
             raise InputError(f"the body is nested deeper than {MAX_DEPTH}")
         value = DECODER.decode(text)
-        if "\\u" in text:  # what cannot be stored can only be written as an escape
+        if may_hold_what_cannot_be_stored(text):
             check_text(value)
     except UnicodeDecodeError:
         raise InputError("the body is not UTF-8") from None

@@ -58,10 +58,11 @@ def presented(request: Request, settings: Settings, *, with_basic: bool = False)
         AuthRequired: there is none, or it cannot be read.
         InputError: there are several of different kinds.
     """
+    key = _only_key(request)
+    if key is not None:
+        return Credential(CredentialKind.API_KEY, key)
     keys, authorizations, has_cookies = _headers(request)
     cookie = session_cookie(request, settings) if has_cookies else None
-    if keys and not authorizations and cookie is None:
-        return _api_key(keys, settings.Auth, with_basic=with_basic)
     tokens = _of_scheme(authorizations, "bearer")
     if (bool(keys) + bool(tokens) + (cookie is not None)) > 1:
         raise InputError(
@@ -76,6 +77,19 @@ def presented(request: Request, settings: Settings, *, with_basic: bool = False)
     if not keys and with_basic:
         keys = _passwords(_of_scheme(authorizations, "basic"))
     return _api_key(keys, settings.Auth, with_basic=with_basic)
+
+
+def _only_key(request: Request) -> str | None:
+    """Return the API key where it is the one thing that could be a credential, as it mostly is."""
+    found = None
+    for name, value in request.scope["headers"]:
+        if name == b"x-api-key":
+            if found is not None:
+                return None
+            found = value
+        elif name in (b"authorization", b"cookie"):
+            return None
+    return str(found, "latin-1") if found and len(found) <= MAX_LENGTH else None
 
 
 def _headers(request: Request) -> tuple[list[str], list[str], bool]:

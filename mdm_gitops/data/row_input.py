@@ -54,8 +54,10 @@ def read_row(asking: Asking, entity: Entity, document: Mapping[str, Any]) -> Giv
             errors.append(_no_column(entity, name, value))
         elif folded in texts:
             errors.append(_twice(column, value))
-        elif column.restricted and not sees_restricted and value == MASK:
+        elif value == MASK and column.restricted and not sees_restricted:
             continue
+        elif type(value) is str and column.data_type is not DataType.JSON:
+            texts[folded] = values[folded] = value
         else:
             try:
                 texts[folded] = as_text(column, value)
@@ -63,7 +65,7 @@ def read_row(asking: Asking, entity: Entity, document: Mapping[str, Any]) -> Giv
                 texts[folded] = None
                 errors.append(_not_of_type(column, value, refused))
             values[folded] = value
-    given = "".join("1" if name in texts else "0" for name in columns)
+    given = "".join(["1" if name in texts else "0" for name in columns])
     return GivenRow(texts=texts, given=given, values=values, errors=tuple(errors))
 
 

@@ -8,11 +8,21 @@ cannot store. Fractions are ``Decimal``. How large and how deep a text may be is
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal
 from typing import Any, Final
 
 from mdm_gitops.errors import InputError
 from mdm_gitops.source.limits import MAX_INTEGER_DIGITS, MAX_NUMBER_EXPONENT
+
+_HALF_A_PAIR: Final = re.compile("[\ud800-\udfff]")
+_ESCAPED: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def may_hold_what_cannot_be_stored(text: str) -> bool:
+    """Whether ``check_text`` has anything to look for in the value of *text*, which was decoded as UTF-8 and
+    is strict JSON: then a NUL or half of a surrogate pair can only be written as an escape."""
+    return _ESCAPED.search(text) is not None
 
 
 def check_text(value: Any) -> None:
@@ -21,7 +31,7 @@ def check_text(value: Any) -> None:
         case str():
             if "\x00" in value:
                 raise InputError("a text of the body holds a NUL character")
-            if any("\ud800" <= sign <= "\udfff" for sign in value):
+            if _HALF_A_PAIR.search(value):
                 raise InputError("a text of the body holds half of a surrogate pair")
         case dict():
             for name, inner in value.items():
