@@ -40,11 +40,14 @@ GROUPS: Final = (
             _target(
                 "list of 100 rows, 64 clients: >= 0.5 x pgbench; >= 6.5 x the peer",
                 "list 100, 64 clients, 1 worker / pgbench",
+                "list 100, another page each, 64 clients, 1 worker / pgbench",
                 "list 100, 64 clients* / Directus*",
             ),
             _target(
                 "list of 100, filter on two columns and sort: >= 0.9 x pgbench; >= 3.5 x the peer",
                 "list 100, filter on two columns and sort, 64 clients, 1 worker / pgbench",
+                "list 100, filter on two columns and sort, other values each, 64 clients, 1 worker"
+                " / pgbench",
                 "list 100, filter on two columns and sort, 64 clients* / Directus*",
             ),
             _target(

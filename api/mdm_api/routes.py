@@ -6,7 +6,7 @@ that was the larger part of what a small request costs. Here a request costs as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -87,7 +87,18 @@ class Paths:
 
     def find(self, path: str) -> tuple[PathEndpoint, dict[str, str]] | None:
         """Return what is at *path*, and what stands there for the names of its template."""
-        return _find(self._root, path)
+        node, values = self._root, []
+        for segment in path.split("/"):
+            following = node.fixed.get(segment)
+            if node.rest is not None or (following is not None and node.named is not None):
+                return _find(self._root, path)
+            if following is None:
+                following = node.named if segment else None
+                if following is None:
+                    return None
+                values.append(segment)
+            node = following
+        return _with_values(node.end, values) if node.end is not None else None
 
 
 def _endpoints(operations: Iterable[Operation]) -> dict[str, tuple[PathEndpoint, str]]:
@@ -119,7 +130,10 @@ def _plant(node: _Node, path: str, endpoint: PathEndpoint, *, rest: str) -> None
 
 
 def _find(root: _Node, path: str) -> tuple[PathEndpoint, dict[str, str]] | None:
-    """Go down along fixed segments; come back to the names that were passed by where that ends."""
+    """Go down along fixed segments; come back to the names that were passed by where that ends.
+
+    Few paths need it: those with a fixed segment where a name could stand, or a name for all that follows.
+    """
     segments = path.split("/")
     passed_by: list[tuple[_Node, int, tuple[str, ...]]] = [(root, 0, ())]
     rest: tuple[_End, tuple[str, ...]] | None = None
@@ -145,6 +159,6 @@ def _find(root: _Node, path: str) -> tuple[PathEndpoint, dict[str, str]] | None:
     return _with_values(*rest) if rest else None
 
 
-def _with_values(end: _End, values: tuple[str, ...]) -> tuple[PathEndpoint, dict[str, str]]:
+def _with_values(end: _End, values: Sequence[str]) -> tuple[PathEndpoint, dict[str, str]]:
     endpoint, names = end
     return endpoint, dict(zip(names, values, strict=True))

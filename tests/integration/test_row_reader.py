@@ -14,8 +14,8 @@ from psycopg import AsyncConnection
 from mdm_gitops.data.asking import StateMoved
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.row_reader import RowReader
-from mdm_gitops.data.rows import Row, RowShape, get_row
-from mdm_gitops.errors import MdmError
+from mdm_gitops.data.rows import ListRequest, Row, RowShape, get_row, list_rows
+from mdm_gitops.errors import InputError, MdmError
 from mdm_gitops.warehouse.connect import Connection, connect
 from tests.conftest import Prepare
 from tests.integration.test_rows import COUNTRIES, asking, page, rows, values
@@ -26,8 +26,13 @@ T = TypeVar("T")
 
 
 @pytest.fixture
-async def conn(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(copy_of(rows), application_name="test") as conn:
+def url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(rows)
+
+
+@pytest.fixture
+async def conn(url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(url, application_name="test") as conn:
         yield conn
 
 
@@ -105,3 +110,70 @@ async def test_an_entity_that_is_hidden_is_as_absent(conn: AsyncConnection[Any])
         who = await asking(conn, "nobody")
         await reader.get(who, entity="country", row_id=UUID(int=7), shape=ALL)
     assert caught.value.kind_code == "ENTITY_NOT_FOUND"
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+async def test_callers_of_the_same_list_share_it_and_each_gets_its_own_rights(
+    conn: AsyncConnection[Any],
+) -> None:
+    callers = [await asking(conn, user) for user in ("root", "reader", "swiss")]
+    requests = [ListRequest(), ListRequest(sort="-code"), ListRequest(filter="[code] = 'CH'")]
+    wanted = [(who, request) for _ in range(8) for who in callers for request in requests]
+    connection = Counting(conn)
+    reader = RowReader(connection)
+    got = await asyncio.gather(
+        *(reader.list(who, entity="country", request=request) for who, request in wanted)
+    )
+    alone = [
+        await list_rows(conn, asking=who, entity="country", request=request)
+        for who, request in wanted
+    ]
+    assert got == alone
+    assert got[0] != got[2 * len(requests)], "rights make a difference"
+    assert connection.times == len(callers) * len(requests), "one statement for all who may share"
+
+
+class Holding:
+    """Runs what it is given at once, and hands out no result before the gate is open."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.ran = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def __call__(self, work: Callable[[Connection], Awaitable[T]], /) -> T:
+        async with await connect(self._url, application_name="test") as conn:
+            result = await work(conn)
+            self.ran.set()
+            await self.gate.wait()
+            return result
+
+
+async def test_a_list_is_never_older_than_the_question(
+    conn: AsyncConnection[Any], url: str
+) -> None:
+    """Who asks after a write was acknowledged sees it, also while a statement for the same list is under way."""
+    who = await asking(conn, "root")
+    request = ListRequest(filter="[code] = 'CH'")
+    connection = Holding(url)
+    reader = RowReader(connection)
+    before = reader.list(who, entity="country", request=request)
+    await connection.ran.wait()
+    await conn.execute("UPDATE mdm_data.country SET name = 'Helvetia' WHERE code = 'CH'")
+    after = reader.list(who, entity="country", request=request)
+    connection.gate.set()
+    assert b"Helvetia" in (await after).joined
+    assert b"Helvetia" not in (await before).joined, "to join that one would have been to see less"
+
+
+async def test_a_list_fails_for_all_who_asked_for_it(conn: AsyncConnection[Any]) -> None:
+    who = await asking(conn, "root")
+    reader = RowReader(Counting(conn))
+    request = ListRequest(sort="nothing")
+    outcomes = await asyncio.gather(
+        *(reader.list(who, entity="country", request=request) for _ in range(3)),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in outcomes] == [InputError] * 3
