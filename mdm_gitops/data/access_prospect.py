@@ -22,7 +22,7 @@ from mdm_gitops.data.asking import Asking
 from mdm_gitops.model import Column, Definitions, Entity, fold
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import Drafted
-from mdm_gitops.warehouse.store import StoredEntity, StoreState
+from mdm_gitops.warehouse.store import StoredEntity, StoreState, packed
 
 # What a statement meets when somebody changed a table by hand; the plan tells it as drift.
 DRIFTED: Final = (
@@ -147,7 +147,7 @@ def _after(stored: StoredEntity, wanted: Entity | None) -> StoredEntity:
     ).to_document()
     if mixed == document:
         return stored
-    return replace(stored, text=json.dumps({"definition": mixed}))
+    return replace(stored, packed=packed(json.dumps({"definition": mixed})))
 
 
 def _classified(column: Column, wanted: Entity) -> Column:
