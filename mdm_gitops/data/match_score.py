@@ -179,7 +179,7 @@ def _alike(a: str, b: str) -> float:
     if a == b:
         return 1.0
     # What is no better than chance is not counted to its end.
-    if a[0].isdigit() and a[-1].isdigit() and b[-1].isdigit():
+    if a[0].isdigit() and b[0].isdigit() and a[-1].isdigit() and b[-1].isdigit():
         found = OSA.normalized_similarity(a, b, score_cutoff=0.5)
         return max(0.0, found * 2 - 1)
     if " " in a or " " in b:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.people import COLUMNS, People, people
@@ -69,6 +69,7 @@ ROWS = st.tuples(TEXTS, TEXTS, DAYS, NUMBERS, TEXTS)
 
 
 @given(one=ROWS, other=ROWS, least=st.floats(0, 1))
+@example(one=("0", None, None, None, None), other=("A000", None, None, None, None), least=0)
 def test_a_score_is_a_number_of_two_rows(
     one: Sequence[str | None], other: Sequence[str | None], least: float
 ) -> None:
