@@ -36,6 +36,7 @@ class Page:
     revision: int
 
 
+# The events of a set are found by their index, and those of the page alone: a set may be a whole import.
 # Large values are measured without being read (pg_column_size); only what is sent is turned into text.
 _PAGE: Final = """
 SELECT x.id, x.occurred_at, x.entity_id, coalesce(n.name, ''), x.record_id::text, x.action, x.actor,
@@ -49,8 +50,10 @@ SELECT x.id, x.occurred_at, x.entity_id, coalesce(n.name, ''), x.record_id::text
                  WHERE s.first_id >= coalesce((SELECT max(p.first_id) FROM {config}.change_set p
                                                 WHERE p.first_id <= %(after)s::bigint + 1), 0)
                  ORDER BY s.first_id LIMIT %(size)s::bigint + 1) c
-          JOIN {config}.event e ON e.change_set = c.key
-         WHERE c.first_id + e.ordinal > %(after)s AND c.first_id + e.ordinal <= %(end)s) x
+         CROSS JOIN LATERAL (
+                SELECT d.* FROM {config}.event d
+                 WHERE d.change_set = c.key AND d.ordinal > %(after)s - c.first_id
+                   AND d.ordinal <= %(end)s - c.first_id OFFSET 0) e) x
   LEFT JOIN {config}.entity_name n ON n.entity_id = x.entity_id
  WHERE coalesce(x.bytes_before, 0) < %(bytes)s
  ORDER BY x.id
