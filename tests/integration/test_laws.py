@@ -32,7 +32,7 @@ from tests.support import warehouses as on
 from tests.support.repositories import build, edited, repositories
 
 # Enough that what breaks a law is met at once; what is rare is looked for by the soak.
-PAIRS = int(os.environ.get("MDM_LAW_PAIRS") or 120)
+PAIRS = int(os.environ.get("MDM_LAW_PAIRS") or 90)
 PARTS = 6  # so that parallel workers share the pairs
 SOAK_PAIRS = 5_000
 SOAK_PARTS = 50
@@ -129,7 +129,7 @@ async def _check(
     seen["with rows"] += filled > 0
 
 
-WALKS = 24
+WALKS = 18
 SOAK_WALKS = 2_000
 
 

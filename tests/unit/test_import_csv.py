@@ -56,7 +56,7 @@ def is_strict(text: str, sep: str, quote: str) -> bool:
     return state != "quoted"
 
 
-@settings(max_examples=3_000, deadline=None)
+@settings(max_examples=1_500, deadline=None)
 @given(
     st.text(alphabet='",a\n\\.', max_size=16),
     st.lists(st.integers(0, 20), max_size=4),
@@ -108,7 +108,7 @@ def test_it_takes_what_a_writer_of_csv_writes(
     assert [row for row in back if row] == [list(row) for row in rows]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.lists(st.tuples(*[st.text(alphabet="'=\",a\n", max_size=4)] * 2), min_size=1, max_size=4),
     st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
@@ -183,7 +183,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.lists(st.dictionaries(st.text(alphabet="xyz", max_size=3), VALUES, max_size=4), max_size=6),
     st.sampled_from([None, 1]),

@@ -16,7 +16,7 @@ from tests.support import repositories
 from tests.support.scenario import Documents, column, definitions, entity, grant
 from tests.support.simulated import SCHEMA, Warehouse
 
-LAW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def item(*columns: Documents, **fields: Any) -> Definitions:
