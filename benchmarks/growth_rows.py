@@ -15,7 +15,7 @@ from uuid import UUID
 
 from bench_search import SEARCHED, fill_search, search_definitions, word_of_one
 from figures import best_of
-from growing import FLAT, LINEAR, Growing
+from growing import FLAT, LINEAR, Growing, Law
 from warehouse import SCHEMAS, Server, opened
 
 from mdm_gitops.access import Principal, PrincipalKind
@@ -90,7 +90,8 @@ async def measure(server: Server, sizes: Sequence[int], searched: Sequence[int])
             FIRST: FLAT,
             DEEP: FLAT,
             "one row by id": FLAT,
-            "1,000 rows of a reference, first page": FLAT,
+            # Of a thousand rows all have it, so there any page will do; of more, they must be found.
+            "1,000 rows of a reference, first page": Law(slack=4.0),
             "first page of the past": FLAT,
         },
     )
