@@ -95,10 +95,7 @@ def show(plan_id: str, directory: Path, as_json: bool, remote: Remote) -> None:
 @environment_option
 def approve(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
     """Approve a plan: the operator applies it if it is still exactly that plan."""
-    if remote.is_named:
-        asyncio.run(_decide_there(remote, plan_id, approve=True, comment=comment))
-    else:
-        asyncio.run(_decide(directory, plan_id, approve=True, comment=comment))
+    _decided(remote, directory, plan_id, approve=True, comment=comment)
     say(f"plan {plan_id} is approved; the operator applies it if nothing has changed meanwhile")
 
 
@@ -110,11 +107,15 @@ def approve(plan_id: str, directory: Path, comment: str, remote: Remote) -> None
 @environment_option
 def reject(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
     """Reject a plan: it is not offered again until definitions or warehouse change."""
-    if remote.is_named:
-        asyncio.run(_decide_there(remote, plan_id, approve=False, comment=comment))
-    else:
-        asyncio.run(_decide(directory, plan_id, approve=False, comment=comment))
+    _decided(remote, directory, plan_id, approve=False, comment=comment)
     say(f"plan {plan_id} is rejected")
+
+
+def _decided(remote: Remote, directory: Path, plan_id: str, *, approve: bool, comment: str) -> None:
+    if remote.is_named:
+        asyncio.run(_decide_there(remote, plan_id, approve=approve, comment=comment))
+    else:
+        asyncio.run(_decide(directory, plan_id, approve=approve, comment=comment))
 
 
 async def _listed_there(remote: Remote, ended: bool) -> list[dict[str, Any]]:

@@ -11,15 +11,10 @@ import pytest
 from psycopg import AsyncConnection
 
 from mdm_api.app import create_app, folder_definitions
-from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_folder
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
 from tests.integration.test_api_basics import KEY, Client, problem, served
-from tests.integration.test_api_permissions import git
 from tests.integration.test_writes import key_of
-from tests.support.warehouses import apply
+from tests.support.served_folder import deployed, git, repository, served_folder
 
 pytestmark = pytest.mark.anyio
 E = "/api/v1/entities"
@@ -65,20 +60,12 @@ LEAF = {
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for path, text in FILES.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / path).write_text(text)
-    git(tmp_path, "init", "-q", "-b", "main")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-qm", "start")
-    return tmp_path
+    return repository(tmp_path, {path: text.encode() for path, text in FILES.items()})
 
 
 @pytest.fixture
 async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_folder(root))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    async with deployed(database_url, root) as conn:
         yield conn
 
 
@@ -86,13 +73,7 @@ async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[A
 async def client(
     database_url: str, conn: AsyncConnection[Any], root: Path
 ) -> AsyncIterator[Client]:
-    settings = Settings()
-    app = create_app(
-        database_url=database_url,
-        settings=settings,
-        definitions=folder_definitions(root, settings),
-    )
-    async with served(app) as client:
+    async with served_folder(database_url, root) as client:
         client.headers["X-API-Key"] = KEY
         yield client
 

@@ -12,17 +12,12 @@ from psycopg import AsyncConnection
 from starlette.applications import Starlette
 
 from mdm_api.app import create_app, folder_definitions
-from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_folder
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
 from tests.integration.test_api_access_table import DEAL, PERMISSIONS
 from tests.integration.test_api_basics import KEY, Client
 from tests.integration.test_writes import FILES
 from tests.support.contract import judge, listening, with_values
-from tests.support.served_folder import git
-from tests.support.warehouses import apply
+from tests.support.served_folder import deployed, repository
 
 pytestmark = pytest.mark.anyio
 ENTITIES = "/api/v1/entities/"
@@ -52,23 +47,13 @@ TWINS = ("--exclude-path-regex", "^/api/(changes|audit|entities)")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "definitions"
-    for path, data in {
-        **FILES, "permissions.yaml": PERMISSIONS, "entities/deal.yaml": DEAL
-    }.items():  # fmt: skip
-        (folder / path).parent.mkdir(exist_ok=True, parents=True)
-        (folder / path).write_bytes(data)
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", ".")
-    git(folder, "commit", "-qm", "start")
-    return folder
+    files = {**FILES, "permissions.yaml": PERMISSIONS, "entities/deal.yaml": DEAL}
+    return repository(tmp_path / "definitions", files)
 
 
 @pytest.fixture
 async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_folder(root))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
+    async with deployed(database_url, root) as conn:
         yield conn
 
 

@@ -31,7 +31,7 @@ def git(root: Path, *arguments: str) -> str:
 def repository(root: Path, files: Mapping[str, bytes]) -> Path:
     """Write *files* into *root* and commit them on ``main``."""
     for path, data in files.items():
-        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).parent.mkdir(exist_ok=True, parents=True)
         (root / path).write_bytes(data)
     git(root, "init", "-q", "-b", "main")
     git(root, "add", ".")
