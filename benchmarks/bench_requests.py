@@ -55,7 +55,7 @@ _AS_ROW_FILTER: Final = "[country] IN ('C1','C2','C3') AND [active] = true"
 _COLUMNS: Final = (
     "code, name, country, city, kind, amount, pieces, active, opened, updated, token, note"
 )
-_LETTERS: Final = iter("ABCDEFGHIJK")  # of codes: each load writes rows of its own
+_LETTERS: Final = iter("ABCDEFGHIJKNOPQRSTUVWXYZ")  # of codes: each load writes rows of its own
 _ROW: Final = {
     "name": "Name of a new location",
     "country": "C7",
