@@ -36,11 +36,17 @@ async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Gr
         laws={
             "look at a folder": LINEAR,
             "read and validate": LINEAR,
+            "state read by a server": LINEAR,
+        },
+    )
+    plans = Growing(
+        title="Plans",
+        x="entities",
+        laws={
             "plan, no change": LINEAR,
             "plan of one change": LINEAR,
             "plan between two revisions": LINEAR,
             "apply of one change": _APPLY,
-            "state read by a server": LINEAR,
         },
     )
     steady = Growing(
@@ -61,9 +67,9 @@ async def measure(server: Server, folder: Path, sizes: Sequence[int]) -> list[Gr
         folder_s, _ = await reconciled_s(url, root, load_settings(root))
         growing.add("look at a folder", size, 1_000 * folder_s)
         async with opened(url) as conn:
-            await _planned(conn, root, growing, size)
+            await _planned(conn, root, growing, plans, size)
             await _served(conn, growing, steady, size)
-    return [growing, steady]
+    return [growing, plans, steady]
 
 
 async def _deployed(url: str, root: Path, size: int) -> Path:
@@ -78,7 +84,9 @@ async def _deployed(url: str, root: Path, size: int) -> Path:
     return root
 
 
-async def _planned(conn: Connection, root: Path, growing: Growing, size: int) -> None:
+async def _planned(
+    conn: Connection, root: Path, growing: Growing, plans: Growing, size: int
+) -> None:
     await conn.execute(b"VACUUM ANALYZE")
     rounds = 3 if size > 100 else 5
     before = read_folder(root)
@@ -89,15 +97,15 @@ async def _planned(conn: Connection, root: Path, growing: Growing, size: int) ->
         taken = await best_of(
             lambda wanted=wanted: make_plan(conn, wanted, schemas=SCHEMAS), rounds=rounds
         )
-        growing.add(name, size, 1_000 * taken)
+        plans.add(name, size, 1_000 * taken)
     between = best_s(lambda: structural_plan(before, after), rounds=rounds)
-    growing.add("plan between two revisions", size, 1_000 * between)
+    plans.add("plan between two revisions", size, 1_000 * between)
     applied = []
     for definitions in (after, before, after, before):
         started = time.perf_counter()
         await apply(conn, definitions)
         applied.append(time.perf_counter() - started)
-    growing.add("apply of one change", size, 1_000 * min(applied))
+    plans.add("apply of one change", size, 1_000 * min(applied))
 
 
 async def _served(conn: Connection, growing: Growing, steady: Growing, size: int) -> None:

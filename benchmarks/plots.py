@@ -16,6 +16,7 @@ from figures import Curve, Series
 _WIDTH, _HEIGHT, _COLUMNS = 430, 300, 2
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 16, 62, 44
 _FEW: Final = 7  # points that are ticks themselves
+_LEAST_SPAN: Final = 20  # of the axis that goes up
 _STYLE: Final = """\
 <style>
   .ground { fill: #ffffff } .text { fill: #24292f } .faint { fill: #59636e }
@@ -86,9 +87,13 @@ def _axis(values: Sequence[float], *, start: float, end: float, is_tight: bool =
     if is_tight and low < high:
         return _Axis(low=low, high=high, start=start + 8, end=end - 8)
     steps = _round(low, high)
+    first = max(n for n, each in enumerate(steps) if each * 1.15 < low)
+    last = min(n for n, each in enumerate(steps) if each > high * 1.15)
+    while steps[last] / steps[first] < _LEAST_SPAN:  # what is nearly flat looks flat
+        first, last = first - 1, last + 1
     return _Axis(
-        low=max(each for each in steps if each * 1.15 < low),
-        high=min(each for each in steps if each > high * 1.15),
+        low=steps[first],
+        high=steps[last],
         start=start,
         end=end,
     )
@@ -98,9 +103,9 @@ def _round(low: float, high: float) -> list[float]:
     """Return the numbers 1, 2 and 5 of each power of ten around *low* to *high*."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     found = (
-        float(f"{digit}e{power}") for power in range(first - 1, last + 2) for digit in (1, 2, 5)
+        float(f"{digit}e{power}") for power in range(first - 2, last + 3) for digit in (1, 2, 5)
     )
-    return [each for each in found if low / 4 <= each <= high * 4]
+    return list(found)
 
 
 def _ticks(axis: _Axis) -> list[float]:
