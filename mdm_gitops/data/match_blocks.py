@@ -74,7 +74,9 @@ class Blocks:
     def skipped(self) -> Skipped:
         if self._skipped is None:
             large = [rows for rows in self._shared() if len(rows) > self._max_block]
-            of_row = Counter(number for rows in large for number in rows)
+            # Of a row that has not changed not all keys are known.
+            known = len(self) if self._changed is None else self._changed
+            of_row = Counter(number for rows in large for number in rows if number < known)
             self._skipped = Skipped(
                 keys=len(large),
                 largest=max(map(len, large), default=0),

@@ -16,8 +16,8 @@ date       1 for the same day, 0.9 with day and month exchanged, 0.8 with one wr
            exchanged ones, 0.5 where two of year, month and day agree
 =========  ==========================================================================================
 
-Two texts in each other's column (given name and surname) count 0.9 times what they have there, where
-that is more than 0.8 and both begin with the letters they have there.
+Two texts in each other's column (given name and surname) count 0.9 times what they have there on
+average, where both have more than 0.8 and begin with the letters they have there.
 """
 
 from __future__ import annotations
@@ -162,8 +162,10 @@ class Scorer:
                     continue
                 there, back = _alike(a, b), _alike(c, d)
                 if min(there, back) > _CROSSED_AT_LEAST:
-                    found[n] = (max(0.0, there * _CROSSED - _alike(a, d)), m)
-                    found[m] = (max(0.0, back * _CROSSED - _alike(c, b)), n)
+                    # The same for both columns, so that it does not matter which row is the other.
+                    crossed = (there + back) / 2 * _CROSSED
+                    found[n] = (max(0.0, crossed - _alike(a, d)), m)
+                    found[m] = (max(0.0, crossed - _alike(c, b)), n)
         return found
 
 
