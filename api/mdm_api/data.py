@@ -29,6 +29,7 @@ from mdm_gitops.data.rows import (
     Row,
     RowShape,
     parse_row_id,
+    row_id_text,
 )
 from mdm_gitops.errors import NotFound
 from mdm_gitops.model import Entity
@@ -70,7 +71,7 @@ async def _present_row(call: Call, shape: RowShape) -> Row | None:
 
     async def work(asking: Asking) -> Row | None:
         stored = readable_entity(asking, name)
-        wanted = parse_row_id(row_id, stored.definition)
+        wanted = row_id_text(row_id, stored.definition)
         return await reader.get(asking, entity=stored.name, row_id=wanted, shape=shape)
 
     return await call.sharing(work)

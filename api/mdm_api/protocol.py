@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 Headers = list[tuple[bytes, bytes]]
 _MAX_LINES: Final = 512
+_LONGEST_KEPT: Final = 128
 
 
 class ShortWayProtocol(HttpToolsProtocol):
@@ -126,14 +127,14 @@ class _Cycle(RequestResponseCycle):
 
     def _send_whole(self, start: Message, body: bytes) -> None:
         lines = [STATUS_LINE[start["status"]]]
-        lines += [_line(*header) for header in self.default_headers]
         is_told = False  # that the connection closes
-        for name, value in start["headers"]:
-            if name == b"content-length" and int(value) != len(body):
+        for header in (*self.default_headers, *start["headers"]):
+            lines.append(_lines.get(header) or _line(header))
+            name = header[0]
+            if name == b"content-length" and int(header[1]) != len(body):
                 raise RuntimeError("the body is not as long as its head says")
-            if name == b"connection" and b"close" in value.lower():
+            if name == b"connection" and b"close" in header[1].lower():
                 self.keep_alive, is_told = False, True
-            lines.append(_line(name, value))
         lines.append(b"\r\n" if self.keep_alive or is_told else b"connection: close\r\n\r\n")
         lines.append(body)
         self.response_started = self.response_complete = True
@@ -147,19 +148,23 @@ class _Cycle(RequestResponseCycle):
 def _has_length(message: Message) -> bool:
     if message["type"] != "http.response.start":
         return False
-    return any(name == b"content-length" for name, _ in message.get("headers", ()))
+    for name, _ in message.get("headers", ()):  # noqa: SIM110 - a generator costs more than the rest
+        if name == b"content-length":
+            return True
+    return False
 
 
 _lines: dict[tuple[bytes, bytes], bytes] = {}
 
 
-def _line(name: bytes, value: bytes) -> bytes:
-    """Return the line of a head; those that come often are made, and looked at, once."""
-    line = _lines.get((name, value))
-    if line is None:
-        if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
-            raise RuntimeError("a header holds what no header may hold")
-        line = b"%b: %b\r\n" % (name.lower(), value)
-        if len(_lines) < _MAX_LINES:
-            _lines[name, value] = line
+def _line(header: tuple[bytes, bytes]) -> bytes:
+    """Return the line of a head, and keep it: those that come often are made, and looked at, once."""
+    name, value = header
+    if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
+        raise RuntimeError("a header holds what no header may hold")
+    line = b"%b: %b\r\n" % (name.lower(), value)
+    if len(line) <= _LONGEST_KEPT:
+        if len(_lines) >= _MAX_LINES:  # dates that have passed, most of them
+            _lines.clear()
+        _lines[name, value] = line
     return line

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Protocol, TypeVar
-from uuid import UUID
 
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.data.rows import ListRequest, Page, Row, RowShape, get_rows, list_rows
@@ -47,10 +46,13 @@ class RowReader:
         self._lists: Coalescer[Asking, Page] = Coalescer(self._read_list, subject=None)
 
     def get(
-        self, asking: Asking, *, entity: str, row_id: UUID, shape: RowShape
+        self, asking: Asking, *, entity: str, row_id: str, shape: RowShape
     ) -> asyncio.Future[Row | None]:
-        """Return the row as ``rows.get_row`` does, None where that finds none; errors as there."""
-        return self._rows.submit(_question(asking, entity, shape), (asking, str(row_id)))
+        """Return the row as ``rows.get_row`` does, None where that finds none; errors as there.
+
+        *row_id* is in the spelling of ``str(UUID)``.
+        """
+        return self._rows.submit(_question(asking, entity, shape), (asking, row_id))
 
     def list(self, asking: Asking, *, entity: str, request: ListRequest) -> asyncio.Future[Page]:
         """Return the page as ``rows.list_rows`` does."""

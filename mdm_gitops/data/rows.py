@@ -9,6 +9,7 @@ the rights and definitions it was built from still hold.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,6 +69,7 @@ from mdm_gitops.model import Entity
 from mdm_gitops.warehouse.prepared import Prepared, run_prepared
 from mdm_gitops.warehouse.store import StoredEntity
 
+_SPELLING: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 DEFAULT_TAKE: Final = 100
 MAX_TAKE: Final = 1_000
@@ -241,6 +243,11 @@ async def get_rows(
 
 def no_such_row(entity: Entity, row_id: object) -> NotFound:
     return NotFound(f"{entity.name} has no row {str(row_id)[:60]}", code="ROW_NOT_FOUND")
+
+
+def row_id_text(text: str, entity: Entity) -> str:
+    """Return *text* as a row's identifier in the spelling of ``str(UUID)``; errors as ``parse_row_id``."""
+    return text if _SPELLING.match(text) else str(parse_row_id(text, entity))
 
 
 def parse_row_id(text: str, entity: Entity) -> UUID:

@@ -70,7 +70,10 @@ async def test_each_caller_gets_what_it_would_have_got_alone(conn: AsyncConnecti
     connection = Counting(conn)
     reader = RowReader(connection)
     got = await asyncio.gather(
-        *(reader.get(who, entity="country", row_id=row_id, shape=ALL) for who, row_id in wanted)
+        *(
+            reader.get(who, entity="country", row_id=str(row_id), shape=ALL)
+            for who, row_id in wanted
+        )
     )
     assert got == [await _alone(conn, who, row_id) for who, row_id in wanted]
     assert sum(row is not None for row in got) == 8 * (2 * len(COUNTRIES) + 1)
@@ -83,7 +86,7 @@ async def test_shapes_are_not_mixed(conn: AsyncConnection[Any]) -> None:
     reader = RowReader(Counting(conn))
     shapes = [RowShape(state=RowState.ALL, fields=fields) for fields in ("code", "code,area", "")]
     rows = await asyncio.gather(
-        *(reader.get(who, entity="country", row_id=ids["CH"], shape=shape) for shape in shapes)
+        *(reader.get(who, entity="country", row_id=str(ids["CH"]), shape=shape) for shape in shapes)
     )
     members = [list(json.loads(row.body)) for row in rows if row is not None]
     assert members[:2] == [["code"], ["code", "area"]]
@@ -98,7 +101,10 @@ async def test_nothing_is_answered_from_a_state_that_has_passed(
     reader = RowReader(Counting(conn))
     await conn.execute("UPDATE mdm.revision SET value = value + 1")
     outcomes = await asyncio.gather(
-        *(reader.get(who, entity="country", row_id=row_id, shape=ALL) for row_id in ids.values()),
+        *(
+            reader.get(who, entity="country", row_id=str(row_id), shape=ALL)
+            for row_id in ids.values()
+        ),
         return_exceptions=True,
     )
     assert [type(outcome) for outcome in outcomes] == [StateMoved] * len(ids)
@@ -108,7 +114,7 @@ async def test_an_entity_that_is_hidden_is_as_absent(conn: AsyncConnection[Any])
     reader = RowReader(Counting(conn))
     with pytest.raises(MdmError) as caught:
         who = await asking(conn, "nobody")
-        await reader.get(who, entity="country", row_id=UUID(int=7), shape=ALL)
+        await reader.get(who, entity="country", row_id=str(UUID(int=7)), shape=ALL)
     assert caught.value.kind_code == "ENTITY_NOT_FOUND"
 
 
