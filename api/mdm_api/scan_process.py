@@ -15,7 +15,6 @@ import threading
 from typing import Final
 from uuid import UUID
 
-from mdm_gitops.data.scan_run import Cancelled, run_scan
 from mdm_gitops.errors import MdmError
 from mdm_gitops.warehouse.connect import SessionLimits, connect
 from mdm_gitops.warehouse.names import Schemas
@@ -30,6 +29,9 @@ _LIMITS: Final = SessionLimits(statement_timeout_s=900.0, idle_in_transaction_ti
 
 
 def main() -> int:
+    # The server reads the names above; what scans takes 5 MB, which it does not need.
+    from mdm_gitops.data.scan_run import Cancelled
+
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         asyncio.run(_scan(UUID(sys.argv[1])))
@@ -49,6 +51,8 @@ def _end_with_parent() -> None:
 
 
 async def _scan(scan_id: UUID) -> None:
+    from mdm_gitops.data.scan_run import run_scan
+
     url = os.environ[URL_VARIABLE]
     schemas = Schemas(config=os.environ[CONFIG_VARIABLE], data=os.environ[DATA_VARIABLE])
     name = "mdm-gitops scan"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.responses import Response
@@ -14,7 +14,6 @@ from mdm_api.catalog import explain_absence
 from mdm_api.operations import JSON, Access, Answer, Body, Operation
 from mdm_gitops.access import Tier
 from mdm_gitops.data.asking import Asking, readable_entity
-from mdm_gitops.data.match_score import ColumnScore
 from mdm_gitops.data.rows import parse_row_id
 from mdm_gitops.data.similar import (
     MAX_PER_KEY,
@@ -25,6 +24,9 @@ from mdm_gitops.data.similar import (
 )
 from mdm_gitops.errors import InputError, NotFound
 from mdm_gitops.warehouse.connect import Connection
+
+if TYPE_CHECKING:
+    from mdm_gitops.data.match_score import ColumnScore
 
 _MEMBERS: Final = ("id", "values", "top", "minScore")
 _DIGITS: Final = 4

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -29,7 +29,6 @@ from mdm_gitops.data.asking import (
     row_filter,
 )
 from mdm_gitops.data.failures import translated
-from mdm_gitops.data.match_score import ColumnScore, Scorer
 from mdm_gitops.data.match_sql import compared_for, given_sql, row_sql
 from mdm_gitops.data.rows import no_such_row
 from mdm_gitops.data.selecting import predicate_sql, predicate_values, revision_table
@@ -38,6 +37,9 @@ from mdm_gitops.filter import TypedFilter
 from mdm_gitops.model import Action
 from mdm_gitops.model.similarity import rules_hash
 from mdm_gitops.warehouse.store import StoredEntity
+
+if TYPE_CHECKING:
+    from mdm_gitops.data.match_score import ColumnScore, Scorer
 
 DEFAULT_TAKE: Final = 50
 MAX_TAKE: Final = 200
@@ -131,6 +133,8 @@ async def list_pairs(
     if records[0][0] != asking.state.revision:
         raise StateMoved
     found = [record[2:] for record in records if record[2] is not None]
+    from mdm_gitops.data.match_score import Scorer  # rapidfuzz takes 4 MB
+
     scorer = Scorer(compared)
     pairs = tuple(_pair(scorer, *record) for record in found[: request.take])
     has_more = len(found) > request.take

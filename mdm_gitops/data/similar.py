@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from psycopg import AsyncConnection
@@ -21,7 +21,6 @@ from psycopg import AsyncConnection
 from mdm_gitops.data.asking import Asking, StateMoved, readable_entity, row_filter
 from mdm_gitops.data.failures import translated
 from mdm_gitops.data.match_keys import match_keys
-from mdm_gitops.data.match_score import ColumnScore, Scorer
 from mdm_gitops.data.match_sql import compared_for, given_sql, given_values, keys_sql, row_sql
 from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.rows import no_such_row
@@ -37,6 +36,9 @@ from mdm_gitops.errors import Conflict, InputError
 from mdm_gitops.model import Entity
 from mdm_gitops.model.similarity import Comparison, indexed_for_match, match_kinds
 from mdm_gitops.warehouse.store import StoredEntity
+
+if TYPE_CHECKING:
+    from mdm_gitops.data.match_score import ColumnScore
 
 DEFAULT_TOP: Final = 10
 MAX_TOP: Final = 100
@@ -123,6 +125,8 @@ def _best(
     top: int,
     min_score: float,
 ) -> list[tuple[str, float, tuple[ColumnScore, ...]]]:
+    from mdm_gitops.data.match_score import Scorer  # rapidfuzz takes 4 MB
+
     scorer = Scorer(compared)
     wanted = scorer.prepared(given)
     scored = []
