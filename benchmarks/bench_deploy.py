@@ -20,15 +20,15 @@ from mdm_gitops.warehouse.script import build_script
 ROUNDS = 3
 
 
-async def measure(server: Server, folder: Path) -> list[Figure]:
+async def measure(server: Server, folder: Path, *, rounds: int = ROUNDS) -> list[Figure]:
     root = corpus.write(folder / "thousand", 1_000)
-    return await _against_psql(server, folder, root)
+    return await _against_psql(server, folder, root, rounds)
 
 
-async def _against_psql(server: Server, folder: Path, root: Path) -> list[Figure]:
+async def _against_psql(server: Server, folder: Path, root: Path, rounds: int) -> list[Figure]:
     definitions = read_folder(root)
     ours, theirs, program, url = [], [], [], ""
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         url = await server.fresh_database()
         async with opened(url) as conn:
             plan = await make_plan(conn, definitions, schemas=SCHEMAS)

@@ -73,7 +73,9 @@ PARTS: Final = (
     ),
     Part(
         name="deploy",
-        measure=lambda run: _module("bench_deploy").measure(run.server, run.folder),
+        measure=lambda run: _module("bench_deploy").measure(
+            run.server, run.folder, rounds=run.of(3, 1)
+        ),
     ),
     Part(name="requests", measure=_requests),
     Part(

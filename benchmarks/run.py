@@ -138,11 +138,11 @@ async def _measure(part: Part, *, is_full: bool) -> dict[str, Any]:
             run = Run(server=server, folder=Path(name) / "part", is_full=is_full)
             run.folder.mkdir()
             told = await part.measure(run)
+            for each in told:
+                _print(each)
             versions = await _versions(server)
         finally:
             await embedded.aclose()
-    for each in told:
-        _print(each)
     return {"told": [results.to_json(each) for each in told], "versions": versions}
 
 
