@@ -356,7 +356,7 @@ async def _closed(bench: Bench) -> None:
 
 
 def test_merge_then_undo_is_the_identity(merging_url: str) -> None:
-    _hold(merging_url, 150)
+    _hold(merging_url, 500)
 
 
 @pytest.mark.soak
