@@ -19,18 +19,20 @@ from mdm_api.services import Services
 from mdm_api.throttle import admit_counted
 from mdm_gitops.errors import MdmError
 
-_MOST_KEPT: Final = 256  # queries of a path
+_MOST_KEPT: Final = 1_024  # queries, of all paths together
 _LONGEST_KEPT: Final = 1_024
 
 
 class PathEndpoint:
     """The operations of one path, by method. HEAD is GET without the body, which the server drops."""
 
-    def __init__(self, operations: Mapping[str, Operation]) -> None:
+    def __init__(
+        self, operations: Mapping[str, Operation], queries: dict[tuple[str, str, bytes], Query]
+    ) -> None:
         self.operations = dict(operations)
         if "GET" in self.operations:
             self.operations.setdefault("HEAD", self.operations["GET"])
-        self._queries: dict[tuple[str, bytes], Query] = {}  # read before, by method
+        self._queries = queries
 
     async def answer(self, request: Request, services: Services) -> Response:
         operation = self.operations.get(request.scope["method"])
@@ -52,7 +54,7 @@ class PathEndpoint:
     def _query(self, call: Call) -> Query:
         """Return the query; one that comes again is not read again."""
         text: bytes = call.request.scope["query_string"]
-        key = (call.operation.method, text)
+        key = (call.operation.method, call.operation.path, text)
         known = self._queries.get(key)
         if known is None:
             known = Query(call.read_query())
@@ -102,7 +104,11 @@ class Paths:
 
 
 def _endpoints(operations: Iterable[Operation]) -> dict[str, tuple[PathEndpoint, str]]:
-    """Return, by path, the endpoint and the name of the parameter that may hold slashes."""
+    """Return, by path, the endpoint and the name of the parameter that may hold slashes.
+
+    They share what they remember of queries, which so has one bound.
+    """
+    queries: dict[tuple[str, str, bytes], Query] = {}
     by_path: dict[str, dict[str, Operation]] = {}
     rests: dict[str, str] = {}
     for operation in operations:
@@ -110,7 +116,9 @@ def _endpoints(operations: Iterable[Operation]) -> dict[str, tuple[PathEndpoint,
         assert operation.method not in methods, f"{operation.method} {operation.path} stands twice"
         methods[operation.method] = operation
         rests[operation.path] = operation.rest
-    return {path: (PathEndpoint(methods), rests[path]) for path, methods in by_path.items()}
+    return {
+        path: (PathEndpoint(methods, queries), rests[path]) for path, methods in by_path.items()
+    }
 
 
 def _plant(node: _Node, path: str, endpoint: PathEndpoint, *, rest: str) -> None:
