@@ -41,7 +41,8 @@ class Asking:
     schemas: Schemas
     now: datetime
     tier: Tier = Tier.ENTERPRISE
-    _rights: dict[str, Rights] = field(default_factory=dict, repr=False, compare=False)
+    # Worked out once; not taken along by replace(), whose principal may be another one.
+    _rights: dict[str, Rights] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def rights(self, entity: Entity) -> Rights:
         found = self._rights.get(entity.folded)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -15,8 +17,10 @@ from mdm_gitops.access import NO_RIGHTS, Principal, may_administer, principal_na
 from mdm_gitops.access.explain import explain
 from mdm_gitops.access.rights import ALL_RIGHTS, domain_actions
 from mdm_gitops.access.testing import state_of
+from mdm_gitops.data.asking import Asking
 from mdm_gitops.model import Action, Entity, PermissionGrant
 from mdm_gitops.model.access import granted_by
+from mdm_gitops.warehouse.names import Schemas
 
 
 def entity(name: str = "customer", *, domain: str = "crm", mode: str = "open") -> Entity:
@@ -109,6 +113,15 @@ def test_a_global_admin_has_everything_and_somebody_unknown_nothing() -> None:
     assert may_administer(boss, state, domain="any", entity="")
     explained = explain(boss, entity(mode="restricted"), state)
     assert set(explained.summary.values()) == {"all rows, as a Global Admin"}
+
+
+def test_who_asks_in_the_place_of_another_has_rights_of_their_own() -> None:
+    admin = principal_named("root", is_global_admin=True)
+    asking = Asking(principal=admin, state=state_of(()), schemas=Schemas(), now=datetime.now(UTC))
+    assert asking.rights(entity()) == ALL_RIGHTS
+    other = replace(asking, principal=principal_named("ana"))
+    assert other.rights(entity()) == NO_RIGHTS
+    assert asking.rights(entity()) == ALL_RIGHTS
 
 
 def test_actions_by_domain_leave_out_rows_of_entities() -> None:
