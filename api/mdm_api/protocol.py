@@ -111,8 +111,8 @@ class _Cycle(RequestResponseCycle):
     _start: Message | None = None  # of an answer that is held back until its body is there
 
     async def send(self, message: Message) -> None:  # type: ignore[override]
-        if not self.response_started and self._start is None and _has_length(message):
-            self._start = message
+        if not self.response_started and _has_length(message):
+            self._start = message  # in the place of one whose body could not be made
             return
         if self._start is None:
             await super().send(message)  # type: ignore[arg-type]

@@ -58,6 +58,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     length = len(answer) + (1 if path == "/short" else 0)
     headers.append((b"content-length", str(length).encode()))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if path == "/raises":
+        raise ValueError("the body cannot be made")
+    if path == "/forgets":
+        return
     await send({"type": "http.response.body", "body": answer})
 
 
@@ -130,7 +134,7 @@ async def test_it_answers_as_the_server_does() -> None:
             assert await answer_to(ours, sent) == await answer_to(known, sent), name
 
 
-@pytest.mark.parametrize("path", ["/injected", "/name", "/short"])
+@pytest.mark.parametrize("path", ["/injected", "/name", "/short", "/raises", "/forgets"])
 async def test_a_head_that_cannot_be_is_not_sent(path: str) -> None:
     async with running(ShortWayProtocol) as port:
         told = await answer_to(port, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
