@@ -21,13 +21,14 @@ POSTGRES_COLUMNS: Final = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax",
 # Path segments of the API that stand where an entity name stands.
 API_SEGMENTS: Final = frozenset({"summary", "validate"})
 
+# One object for equal texts, since a name like ``code`` stands in a thousand entities. Python 3.12 never
+# gives up what it interned, and callers may ask for any name.
+one_object: Final = str if sys.version_info[:2] == (3, 12) else sys.intern
+
 
 def fold(name: str) -> str:
-    """Return the form of *name* that is compared and stored: lower case (names are ASCII).
-
-    One object for equal ones, since a name like ``code`` stands in a thousand entities.
-    """
-    return sys.intern(name.lower())
+    """Return the form of *name* that is compared and stored: lower case (names are ASCII)."""
+    return one_object(name.lower())
 
 
 def why_unusable(name: str) -> str | None:

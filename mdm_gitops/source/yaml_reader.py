@@ -11,20 +11,20 @@ Positions are not kept: they are needed only when something is wrong, and then
 
 from __future__ import annotations
 
-from sys import intern
 from typing import Any, Final, NoReturn
 
 import yaml
 from yaml._yaml import CParser
 
 from mdm_gitops.errors import DefinitionError, Finding, Findings, Location
+from mdm_gitops.model.names import one_object
 from mdm_gitops.source.limits import MAX_DEPTH, MAX_NODES, MAX_YAML_BYTES
 from mdm_gitops.source.scalars import ScalarRefused, resolve
 from mdm_gitops.source.text import check_printable, decode
 
-# What the C parser says, in words that help whoever did not write a YAML parser.
 # Names, types and words that short stand in many files; equal ones are one object.
 _SHARED_LENGTH: Final = 48
+# What the C parser says, in words that help whoever did not write a YAML parser.
 _SYNTAX_HINTS: Final = {
     "mapping values are not allowed": "put text that holds ': ' in quotes",
     "that cannot start any token": "indent with spaces, and put text that starts with a sign"
@@ -86,7 +86,7 @@ class _Reader:
                     continue
                 value: Any = event.value
                 if len(value) <= _SHARED_LENGTH:
-                    value = intern(value)
+                    value = one_object(value)
                 if event.implicit[0]:
                     try:
                         value = resolve_plain(value)
