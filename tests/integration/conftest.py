@@ -8,14 +8,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import AsyncConnection
 
-from mdm_gitops.access.api_keys import ensure_first_key
-from mdm_gitops.source import read_tree
 from tests.conftest import DatabaseMaker, Prepare
-from tests.support import approving, merging
+from tests.support import approving, changes_lab, customers, merging
+from tests.support.countries import countries
 from tests.support.importing import deploy
-from tests.support.warehouses import SCHEMAS, apply
 
 
 @pytest.fixture
@@ -31,17 +28,21 @@ def approving_url(copy_of: Callable[[Prepare], str]) -> str:
 
 
 @pytest.fixture
+def countries_url(copy_of: Callable[[Prepare], str]) -> str:
+    """A database with the entities and rows of ``support.countries`` and the first key."""
+    return copy_of(countries)
+
+
+@pytest.fixture
 def customers_url(copy_of: Callable[[Prepare], str]) -> str:
-    """A database with the entities of ``test_writes`` and the first key."""
-    return copy_of(_customers)
+    """A database with the entities of ``support.customers`` and the first key."""
+    return copy_of(customers.prepare)
 
 
-async def _customers(conn: AsyncConnection[Any]) -> None:
-    from tests.integration.test_api_basics import KEY
-    from tests.integration.test_writes import FILES
-
-    await apply(conn, read_tree(FILES))
-    await ensure_first_key(conn, schemas=SCHEMAS, configured=KEY)
+@pytest.fixture
+def changes_url(copy_of: Callable[[Prepare], str]) -> str:
+    """A database with the entities and keys of ``support.changes_lab``, to be opened there."""
+    return copy_of(changes_lab.prepare)
 
 
 @pytest.fixture(scope="session")

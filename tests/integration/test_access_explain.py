@@ -13,8 +13,8 @@ from psycopg import AsyncConnection
 from mdm_gitops.cli import main
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
-from tests.integration import by_hand
-from tests.integration.test_writes import FILES
+from tests.support import by_hand
+from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 RESTRICTED = FILES["entities/country.yaml"].replace(

@@ -25,8 +25,7 @@ from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
 from mdm_gitops.warehouse.store import read_state
 from tests.conftest import Prepare
-from tests.integration import by_hand
-from tests.integration.test_writes import FILES
+from tests.support import by_hand
 from tests.support.access_lab import (
     MORE,
     PERMISSIONS,
@@ -37,6 +36,7 @@ from tests.support.access_lab import (
     test,
     verdicts,
 )
+from tests.support.customers import FILES
 
 pytestmark = pytest.mark.anyio
 

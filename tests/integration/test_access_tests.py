@@ -34,8 +34,7 @@ from mdm_gitops.warehouse.waiting_plans import find_plan, list_plans
 from mdm_operator import Reconciler
 from mdm_operator.state import Outcome
 from tests.conftest import Prepare
-from tests.integration import by_hand
-from tests.integration.test_writes import FILES
+from tests.support import by_hand
 from tests.support.access_lab import (
     MORE,
     PERMISSIONS,
@@ -46,6 +45,7 @@ from tests.support.access_lab import (
     test,
     verdicts,
 )
+from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

@@ -20,9 +20,9 @@ from psycopg import AsyncConnection
 from mdm_api.operations import Access
 from mdm_api.table import OPERATIONS
 from mdm_gitops.access.api_keys import digest, generate_key
-from tests.integration.test_api_basics import KEY, Client
-from tests.integration.test_writes import FILES, key_of
+from tests.support.customers import FILES, key_of
 from tests.support.served_folder import deployed, repository, served_folder
+from tests.support.serving import KEY, Client
 
 pytestmark = pytest.mark.anyio
 

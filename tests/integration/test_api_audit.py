@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,18 +15,9 @@ from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.lifecycle import drop_archives, remove_entity
 from mdm_gitops.warehouse.names import Schemas
-from tests.conftest import Prepare
-from tests.integration.test_api_basics import problem, served
-from tests.integration.test_api_changes import (
-    FILES,
-    Lab,
-    definitions,
-    entity_id,
-    opened,
-    prepare,
-    utc,
-)
 from tests.support.changes import Event, write_events
+from tests.support.changes_lab import FILES, Lab, definitions, entity_id, opened, utc
+from tests.support.serving import problem, served
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio
@@ -34,8 +25,8 @@ SCHEMAS = Schemas()
 
 
 @pytest.fixture
-def database_url(copy_of: Callable[[Prepare], str]) -> str:
-    return copy_of(prepare)
+def database_url(changes_url: str) -> str:
+    return changes_url
 
 
 @pytest.fixture

@@ -19,29 +19,17 @@ from mdm_api.table import OPERATIONS
 from mdm_gitops.access.api_keys import digest, ensure_first_key, generate_key, is_well_formed
 from mdm_gitops.errors import SettingsError
 from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import Prepare
-from tests.integration import by_hand
-from tests.integration.test_rows import COUNTRIES, FILES, PEOPLE
+from tests.support.countries import countries
+from tests.support.serving import KEY, Client, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
-KEY = "a bootstrap key, 30 characters"
-Client = httpx2.AsyncClient
-
-
-async def countries(conn: AsyncConnection[Any]) -> None:
-    """Put the entities and rows of ``test_rows`` and the first key into a warehouse."""
-    people = FILES["permissions.yaml"].replace(b"[swiss]", b'["apikey:swiss"]')
-    await by_hand.deploy(conn, read_tree({**FILES, "permissions.yaml": people}))
-    await by_hand.insert(conn, "country", COUNTRIES)
-    await by_hand.insert(conn, "person", PEOPLE)
-    await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
 
 
 @pytest.fixture
-def database_url(copy_of: Callable[[Prepare], str]) -> str:
-    return copy_of(countries)
+def database_url(countries_url: str) -> str:
+    return countries_url
 
 
 @pytest.fixture
@@ -67,46 +55,6 @@ async def anybody(shared_url: str) -> AsyncIterator[Client]:
     """A client without a key, of a warehouse that many tests read and none changes."""
     async with served(create_app(database_url=shared_url, settings=Settings())) as client:
         yield client
-
-
-class served:
-    """``async with served(app) as client``: the app with its lifespan, without a socket."""
-
-    def __init__(self, app: Starlette) -> None:
-        self._lifespan = app.router.lifespan_context(app)
-        self._client = client_of(app)
-
-    async def __aenter__(self) -> Client:
-        await self._lifespan.__aenter__()
-        return self._client
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self._client.aclose()
-        await self._lifespan.__aexit__(None, None, None)
-
-
-def client_of(app: Starlette) -> Client:
-    """Return one more client of an *app* that is served already, with headers of its own."""
-    return Client(transport=httpx2.ASGITransport(app=app), base_url="http://mdm.example")
-
-
-async def add_key(conn: AsyncConnection[Any], name: str, **values: Any) -> str:
-    key = generate_key()
-    await conn.execute(
-        "INSERT INTO mdm.api_key (name, key_sha256, is_global_admin, created_by, expires_at)"
-        " VALUES (%s, %s, false, 'test', %s)",
-        [name, digest(key), values.get("expires_at")],
-    )
-    return key
-
-
-def problem(response: httpx2.Response) -> tuple[int, str]:
-    assert response.headers["content-type"] == "application/problem+json"
-    document = response.json()
-    assert document["status"] == response.status_code
-    assert document["type"] == "/problems/" + document["code"].lower().replace("_", "-")
-    assert set(document) >= {"type", "title", "status", "detail", "code", "traceId"}
-    return response.status_code, document["code"]
 
 
 # --- rows over HTTP -----------------------------------------------------------------------------
@@ -209,6 +157,7 @@ async def test_the_trace_id_is_the_callers(client: Client) -> None:
 
 
 # --- who comes in -------------------------------------------------------------------------------
+
 
 PROTECTED = [each for each in OPERATIONS if each.access is not Access.PUBLIC]
 PUBLIC = ["/healthz", "/readyz", "/metrics", "/problems/auth-required"]

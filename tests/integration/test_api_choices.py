@@ -19,8 +19,8 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import DatabaseMaker, Prepare
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, add_key, client_of, problem, served
+from tests.support import by_hand
+from tests.support.serving import KEY, add_key, client_of, problem, served
 from tests.unit.test_likeness import LETTERS
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import parse_entity
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, add_key, problem, served
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
 API = "/api/v1/entities"

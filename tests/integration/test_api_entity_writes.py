@@ -12,9 +12,9 @@ from psycopg import AsyncConnection
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
-from tests.integration.test_api_basics import KEY, Client, problem, served
-from tests.integration.test_writes import key_of
+from tests.support.customers import key_of
 from tests.support.served_folder import deployed, git, repository, served_folder
+from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio
 E = "/api/v1/entities"

@@ -22,7 +22,7 @@ from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.apply import apply_plan
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
-from tests.integration.test_api_basics import KEY, add_key, problem, served
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = Path(__file__).parents[2] / "examples" / "customer-hub"

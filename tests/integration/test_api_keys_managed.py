@@ -15,7 +15,8 @@ from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import digest, is_well_formed
 from mdm_gitops.settings import Settings
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, add_key, countries, problem, served
+from tests.support.countries import countries
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
 Client = httpx2.AsyncClient

@@ -15,9 +15,9 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, add_key, problem, served
-from tests.integration.test_rows import FILES
+from tests.support import by_hand
+from tests.support.countries import FILES
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
 Client = httpx2.AsyncClient

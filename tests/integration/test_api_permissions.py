@@ -11,10 +11,10 @@ from psycopg import AsyncConnection
 
 from mdm_api.app import create_app
 from mdm_gitops.settings import Settings
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, Client, served
-from tests.integration.test_writes import FILES, key_of
+from tests.support import by_hand
+from tests.support.customers import FILES, key_of
 from tests.support.served_folder import deployed, git, repository, served_folder
+from tests.support.serving import KEY, Client, served
 
 pytestmark = pytest.mark.anyio
 PATH = "/api/v1/permissions"

@@ -18,8 +18,8 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, add_key, problem, served
 from tests.support import warehouses as on
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
 Client = httpx2.AsyncClient

@@ -16,7 +16,7 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, Client, add_key, problem, served
+from tests.support.serving import KEY, Client, add_key, problem, served
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from standardwebhooks import WebhookVerificationError
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
-from tests.integration.test_api_basics import KEY, Client, served
 from tests.integration.test_api_permissions import conn, root
 from tests.integration.test_dispatcher import fine, receiving, until
-from tests.integration.test_writes import COUNTRIES, key_of
+from tests.support.customers import COUNTRIES, key_of
 from tests.support.served_folder import git
+from tests.support.serving import KEY, Client, served
 
 __all__ = ["conn", "root"]
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ import pytest
 
 from mdm_api.app import create_app
 from mdm_gitops.settings import RateLimitSettings, Settings
-from tests.integration.test_api_basics import Client, served
 from tests.support import approving
 from tests.support.approving import Lab, problem
+from tests.support.serving import Client, served
 
 pytestmark = pytest.mark.anyio
 APPROVERS = 8

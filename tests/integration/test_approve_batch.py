@@ -11,9 +11,9 @@ import pytest
 from mdm_api.app import create_app
 from mdm_gitops.data import approvals
 from mdm_gitops.settings import RateLimitSettings, Settings
-from tests.integration.test_api_basics import served
 from tests.support import approving
 from tests.support.approving import Lab, problem
+from tests.support.serving import served
 
 pytestmark = pytest.mark.anyio
 NOBODY = "01890000-0000-7000-8000-000000000000"

@@ -17,8 +17,8 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.embedded_binaries import find_binaries
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import DatabaseMaker
-from tests.integration.test_api_basics import served
 from tests.support import scenario
+from tests.support.serving import served
 from tests.support.warehouses import apply, opened, plan
 
 pytestmark = pytest.mark.anyio

@@ -21,19 +21,22 @@ from joserfc.jws import JWSRegistry
 from psycopg import AsyncConnection
 from starlette.applications import Starlette
 
-from tests.integration import test_api_basics as basics
-from tests.integration.test_api_basics import KEY, Client, problem, served
 from tests.support.providers import AUDIENCE, CLIENT_ID, Provider, running_provider
+from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio
 ROWS = "/api/v1/entities/country/data"
-database_url = basics.database_url  # countries and people, with their permissions
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     with running_provider() as provider:
         yield provider
+
+
+@pytest.fixture
+def database_url(countries_url: str) -> str:
+    return countries_url
 
 
 @pytest.fixture

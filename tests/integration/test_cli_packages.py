@@ -14,10 +14,10 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.acceptance.processes import PROGRAM, environment
-from tests.integration.test_api_basics import KEY
 from tests.integration.test_api_packages import SMALL, repository
 from tests.integration.test_api_permissions import git
 from tests.support.contract import listening
+from tests.support.serving import KEY
 
 pytestmark = pytest.mark.anyio
 PERMISSIONS = "permissions:\n  - {users: [ana], domains: [ref], actions: [admin]}\n"

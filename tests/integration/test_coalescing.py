@@ -27,10 +27,10 @@ from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, add_key, served
 from tests.support import rowlab
 from tests.support import warehouses as on
 from tests.support.oracle import Answer, Column, Entity, Oracle, Refused, Values
+from tests.support.serving import KEY, Client, add_key, served
 
 pytestmark = pytest.mark.anyio
 CLIENTS = 64

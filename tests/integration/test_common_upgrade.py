@@ -14,9 +14,9 @@ from psycopg import AsyncConnection
 from mdm_gitops.source import common_entities as catalogue
 from mdm_gitops.source.common_upgrade import Former
 from mdm_gitops.source.repository import parse_entity
-from tests.integration.test_api_basics import KEY, Client, problem
 from tests.integration.test_api_permissions import git
 from tests.support.served_folder import deployed, repository, served_folder
+from tests.support.serving import KEY, Client, problem
 
 pytestmark = pytest.mark.anyio
 FILES = {

@@ -26,8 +26,8 @@ from mdm_gitops.source.pushing import RemoteBranch
 from mdm_gitops.source.remote import Remote
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, problem, served
 from tests.integration.test_api_permissions import git
+from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio
 E = "/api/v1/entities"

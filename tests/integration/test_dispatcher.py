@@ -23,7 +23,7 @@ from mdm_gitops.deliver.targets import TargetRules, ValidationMode
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_writes import FILES
+from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

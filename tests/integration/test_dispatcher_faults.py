@@ -28,7 +28,7 @@ from tests.integration.test_dispatcher import (
     subscribe,
     until,
 )
-from tests.integration.test_writes import FILES
+from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 __all__ = ["conn"]

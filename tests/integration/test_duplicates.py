@@ -24,9 +24,9 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.lock import try_lock
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, Client, problem, served
-from tests.integration.test_writes import key_of
+from tests.support import by_hand
+from tests.support.customers import key_of
+from tests.support.serving import KEY, Client, problem, served
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

@@ -12,15 +12,19 @@ from psycopg import AsyncConnection
 
 from mdm_api.operations import Access, Operation
 from mdm_api.table import OPERATIONS
-from tests.integration import test_api_basics as basics
-from tests.integration.test_api_basics import add_key, problem, served
 from tests.support.providers import SITE, Browser, Provider, running_provider
+from tests.support.serving import KEY, add_key, problem, served
 
 pytestmark = pytest.mark.anyio
-database_url = basics.database_url  # countries and people, with their permissions
+
 CLOSED = [each for each in OPERATIONS if each.access is not Access.PUBLIC]
 FOR_ADMINS = [each for each in OPERATIONS if each.access is Access.GLOBAL_ADMIN]
 COOKIE = "__Host-mdm_session"
+
+
+@pytest.fixture
+def database_url(countries_url: str) -> str:
+    return countries_url
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,7 @@ async def test_what_is_no_credential_opens_nothing(
 
 async def test_two_credentials_open_nothing(provider: Provider, browser: Browser) -> None:
     token = provider.token(roles=["mdm-admin"])
-    both = {"Authorization": f"Bearer {token}", "X-API-Key": basics.KEY}
+    both = {"Authorization": f"Bearer {token}", "X-API-Key": KEY}
     for operation in CLOSED:
         assert problem(await call(browser, operation, both)) == (400, "REQUEST_INVALID")
 

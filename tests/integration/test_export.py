@@ -27,9 +27,9 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
 from tests.conftest import DatabaseMaker, Prepare
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, Client, add_key, client_of, problem, served
-from tests.integration.test_rows import COUNTRIES, FILES, PEOPLE
+from tests.support import by_hand
+from tests.support.countries import COUNTRIES, FILES, PEOPLE
+from tests.support.serving import KEY, Client, add_key, client_of, problem, served
 
 pytestmark = pytest.mark.anyio
 COUNTRY = "/api/v1/entities/country/data/export"

@@ -26,9 +26,9 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, Client, served
 from tests.integration.test_export import sheet
+from tests.support import by_hand
+from tests.support.serving import KEY, Client, served
 
 PATH = "/api/v1/entities/item/data/export"
 TYPES = {

@@ -21,8 +21,8 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
 from tests.integration.test_export_identity import FILES, LAW, ROWS, TYPES, Row, store
+from tests.support.serving import KEY, Client, served
 from tests.support.warehouses import apply
 
 ITEM = json.loads(FILES["entities/item.yaml"])

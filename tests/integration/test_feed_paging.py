@@ -26,9 +26,9 @@ from mdm_gitops.data.retention import remove_expired
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
-from tests.integration import by_hand
-from tests.integration.test_rows import FILES
+from tests.support import by_hand
 from tests.support.changes import Event, write_events
+from tests.support.countries import FILES
 
 pytestmark = pytest.mark.anyio
 SCHEMAS = Schemas()

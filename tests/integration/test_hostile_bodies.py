@@ -17,7 +17,7 @@ from tests.integration.test_api_access_table import (
     request_for,
     root,
 )
-from tests.integration.test_api_basics import KEY, Client
+from tests.support.serving import KEY, Client
 
 pytestmark = pytest.mark.anyio
 __all__ = ("client", "conn", "root")

@@ -9,9 +9,9 @@ import pytest
 
 from mdm_api.app import create_app
 from mdm_gitops.settings import DataSettings, RateLimitSettings, Settings
-from tests.integration.test_api_basics import served
 from tests.support.approving import ROOT, problem
 from tests.support.merging import AT, MergeLab
+from tests.support.serving import served
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_api_basics import KEY
 from tests.support.approving import ROOT, problem
 from tests.support.merging import AT, MergeLab
+from tests.support.serving import KEY
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ from mdm_api.app import create_app
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connect, connection_failed
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, Client, countries, problem, served
+from tests.support.countries import countries
+from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio
 DATA = "/api/v1/entities/country/data"

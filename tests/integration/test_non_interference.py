@@ -29,8 +29,8 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import DatabaseMaker
-from tests.integration.test_api_basics import KEY, Client, served
-from tests.integration.test_writes import key_of
+from tests.support.customers import key_of
+from tests.support.serving import KEY, Client, served
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio

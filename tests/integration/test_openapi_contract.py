@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
 from tests.integration.test_api_access_table import DEAL, PERMISSIONS
-from tests.integration.test_api_basics import KEY, Client
-from tests.integration.test_writes import FILES
 from tests.support.contract import judge, listening, with_values
+from tests.support.customers import FILES
 from tests.support.served_folder import deployed, repository
+from tests.support.serving import KEY, Client
 
 pytestmark = pytest.mark.anyio
 ENTITIES = "/api/v1/entities/"

@@ -19,7 +19,6 @@ from mdm_gitops.warehouse.lock import alone
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.reconciliation import listen
 from mdm_operator.state import ConditionType, Outcome
-from tests.integration.test_api_basics import add_key
 from tests.small_repository import SmallRepository
 from tests.support.operating import (
     SECRET,
@@ -35,6 +34,7 @@ from tests.support.operating import (
     stands,
     started,
 )
+from tests.support.serving import add_key
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import borrow, check_server, connect, connection_pool
 from mdm_gitops.warehouse.session import open_connection
 from tests.conftest import Prepare
-from tests.integration.test_api_basics import KEY, Client, countries, served
+from tests.support.countries import countries
 from tests.support.pooler import pgbouncer, without_options
+from tests.support.serving import KEY, Client, served
 
 pytestmark = pytest.mark.anyio
 real = pytest.mark.skipif(

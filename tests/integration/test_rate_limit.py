@@ -17,7 +17,7 @@ from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
 from mdm_gitops.warehouse.connect import connection_pool
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
+from tests.support.serving import KEY, Client, served
 
 pytestmark = pytest.mark.anyio
 PATH = "/api/v1/entities"

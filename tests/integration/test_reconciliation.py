@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from mdm_operator.state import ConditionType, Outcome
-from tests.integration.test_api_basics import add_key
 from tests.small_repository import ROWS, SmallRepository
 from tests.support.operating import (
     NOW,
@@ -31,6 +30,7 @@ from tests.support.operating import (
     started,
     waiting,
 )
+from tests.support.serving import add_key
 
 pytestmark = pytest.mark.anyio
 

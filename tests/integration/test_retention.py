@@ -15,8 +15,8 @@ from mdm_gitops.data.retention import Removed, remove_expired
 from mdm_gitops.settings import Settings, load_settings
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import served
 from tests.support.changes import Event, write_events
+from tests.support.serving import served
 
 pytestmark = pytest.mark.anyio
 SCHEMAS = Schemas()

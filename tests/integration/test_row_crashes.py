@@ -21,13 +21,13 @@ import pytest
 
 from mdm_gitops.warehouse.migrate import migrate
 from tests.conftest import CONFIG_SCHEMA, DATA_SCHEMA
-from tests.integration.test_api_basics import add_key
 from tests.support import rowlab
 from tests.support import warehouses as on
 from tests.support.cluster import Cluster
 from tests.support.crash_campaign import ENTITIES, TALLY, Campaign
 from tests.support.crash_server import Server, forget_peak, peak_memory_bytes
 from tests.support.crash_writers import Adder, Book, Importer, Keeper, Proposer
+from tests.support.serving import add_key
 from tests.support.wire import Wire
 
 KILLS = 18  # each kind of victim three times

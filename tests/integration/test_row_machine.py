@@ -42,7 +42,6 @@ from mdm_gitops.access.api_keys import ensure_first_key
 from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import DatabaseMaker
-from tests.integration.test_api_basics import KEY, add_key, served
 from tests.support import rowlab
 from tests.support import warehouses as on
 from tests.support.oracle import (
@@ -57,6 +56,7 @@ from tests.support.oracle import (
     Version,
 )
 from tests.support.rowlab import parsed
+from tests.support.serving import KEY, add_key, served
 
 STEPS_PER_RUN = 50
 RUNS = 5  # for each of the four combinations: 1,000 steps

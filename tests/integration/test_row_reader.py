@@ -18,7 +18,8 @@ from mdm_gitops.data.rows import ListRequest, Row, RowShape, get_row, list_rows
 from mdm_gitops.errors import InputError, MdmError
 from mdm_gitops.warehouse.connect import Connection, connect
 from tests.conftest import Prepare
-from tests.integration.test_rows import COUNTRIES, asking, page, rows, values
+from tests.integration.test_rows import asking, page, rows, values
+from tests.support.countries import COUNTRIES
 
 pytestmark = pytest.mark.anyio
 ALL = RowShape(state=RowState.ALL)

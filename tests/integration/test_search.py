@@ -27,8 +27,8 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.conftest import DatabaseMaker
-from tests.integration import by_hand
-from tests.integration.test_api_basics import KEY, add_key, served
+from tests.support import by_hand
+from tests.support.serving import KEY, add_key, served
 from tests.support.warehouses import apply, plan
 
 pytestmark = pytest.mark.anyio

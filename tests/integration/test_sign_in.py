@@ -20,21 +20,24 @@ from mdm_gitops.access.attempt import begin, new_secret
 from mdm_gitops.access.oidc import Provider as OidcProvider
 from mdm_gitops.errors import SignInFailed
 from mdm_gitops.settings import Settings
-from tests.integration import test_api_basics as basics
-from tests.integration.test_api_basics import KEY, problem, served
 from tests.support.providers import CLIENT_ID, SITE, Browser, Provider, running_provider
+from tests.support.serving import KEY, problem, served
 
 pytestmark = pytest.mark.anyio
 ROWS = "/api/v1/entities/country/data"
 CALLBACK = f"{SITE}/login/callback"
 COOKIE = "__Host-mdm_session"
-database_url = basics.database_url  # countries and people, with their permissions
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     with running_provider() as provider:
         yield provider
+
+
+@pytest.fixture
+def database_url(countries_url: str) -> str:
+    return countries_url
 
 
 @pytest.fixture

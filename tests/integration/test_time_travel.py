@@ -17,7 +17,7 @@ from mdm_gitops.data.row_json import RowState
 from mdm_gitops.data.rows import ListRequest, RowShape, get_row, list_rows
 from mdm_gitops.errors import Conflict, InputError, MdmError
 from tests.conftest import Prepare
-from tests.integration import by_hand
+from tests.support import by_hand
 from tests.support.past import Ledger
 from tests.support.time_travel import (
     BEGIN,

@@ -10,62 +10,13 @@ import pytest
 from psycopg import AsyncConnection
 
 from mdm_api.app import create_app
-from mdm_gitops.access.api_keys import digest, generate_key
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from tests.integration.test_api_basics import KEY, Client, served
+from tests.support.customers import COUNTRIES, CUSTOMERS, FILES, events, history, make, writing
+from tests.support.serving import KEY, Client, served
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio
-
-FILES = {
-    "mdm.yaml": b"name: test\napiVersion: mdm-gitops/v1\ndomains: [{name: ref}, {name: crm}]\n",
-    "entities/country.yaml": b"""
-name: country
-domain: ref
-historyEnabled: true
-keyColumns: [code]
-columns:
-  - {name: code, dataType: string, nullable: false, maxLength: 3}
-  - {name: Name, dataType: string}
-  - {name: region, dataType: string, default: EU}
-""",
-    "entities/customer.yaml": b"""
-name: customer
-domain: crm
-historyEnabled: true
-keyColumns: [code]
-uniqueConstraints: [{name: mail, columns: [email, country]}]
-columns:
-  - {name: code, dataType: string, nullable: false, pattern: '^C[0-9]+$'}
-  - {name: country, dataType: string, reference: {entity: country}}
-  - {name: parent, dataType: string, reference: {entity: customer}}
-  - {name: email, dataType: string}
-  - {name: segment, dataType: string, allowedValues: [a, b]}
-  - {name: credit, dataType: decimal, precision: 8, scale: 2, minValue: 0, maxValue: 5000}
-  - {name: rank, dataType: int, default: 7}
-  - {name: born, dataType: date}
-  - {name: seen, dataType: datetime}
-  - {name: active, dataType: bool, nullable: false, default: true}
-  - {name: tag, dataType: guid}
-  - {name: extra, dataType: json}
-  - {name: salary, dataType: string, classification: restricted}
-""",
-    "permissions.yaml": b"""
-permissions:
-  - {users: ["apikey:swiss"], domains: [crm], entities: [customer], actions: [write],
-     rowFilterDsl: "[country] = 'CH'"}
-  - {users: ["apikey:swiss"], domains: [ref], entities: [country], actions: [read],
-     rowFilterDsl: "[code] <> 'XX'"}
-  - {users: ["apikey:reader"], domains: ["*"], actions: [read]}
-  - {users: ["apikey:narrow"], domains: [crm], entities: [customer], actions: [write],
-     rowFilterDsl: "[segment] = 'a'"}
-  - {users: ["apikey:narrow"], domains: [crm], entities: [customer], actions: [read],
-     rowFilterDsl: "[segment] = 'a' OR [segment] = 'b'"}
-  - {users: [root], domains: ["*"], actions: [admin]}
-""",
-}
-CUSTOMERS, COUNTRIES = "/api/v1/entities/customer/data", "/api/v1/entities/country/data"
 
 
 @pytest.fixture
@@ -75,47 +26,8 @@ def database_url(customers_url: str) -> str:
 
 @pytest.fixture
 async def client(database_url: str, conn: AsyncConnection[Any]) -> AsyncIterator[Client]:
-    async with served(create_app(database_url=database_url, settings=Settings())) as client:
-        client.headers["X-API-Key"] = KEY
-        for code in ("CH", "DE", "XX"):
-            assert (await client.post(COUNTRIES, json={"code": code})).status_code == 201
-        await conn.execute("TRUNCATE mdm.event, mdm.change_set")
+    async with writing(database_url, conn) as client:
         yield client
-
-
-async def key_of(conn: AsyncConnection[Any], name: str) -> dict[str, str]:
-    key = generate_key()
-    await conn.execute(
-        "INSERT INTO mdm.api_key (name, key_sha256, is_global_admin, created_by)"
-        " VALUES (%s, %s, false, 'test')",
-        [name, digest(key)],
-    )
-    return {"X-API-Key": key}
-
-
-async def events(conn: AsyncConnection[Any]) -> list[tuple[str, str, str, Any, Any]]:
-    """Return entity, action, actor, old and new of all events, in the order they were recorded."""
-    cursor = await conn.execute(
-        "SELECT e.name, v.action, coalesce(v.actor, c.actor), v.old, v.new"
-        "  FROM mdm.change_set c JOIN mdm.event v ON v.change_set = c.key"
-        "  JOIN mdm.entity e USING (entity_id) ORDER BY c.seq, v.ordinal"
-    )
-    return await cursor.fetchall()
-
-
-async def history(conn: AsyncConnection[Any], entity: str) -> list[tuple[Any, ...]]:
-    cursor = await conn.execute(
-        "SELECT _sys_version, _sys_action, code, _sys_valid_from < _sys_valid_to"  # type: ignore[arg-type]
-        f"  FROM mdm_data.{entity}__history ORDER BY _sys_valid_to"
-    )
-    return await cursor.fetchall()
-
-
-async def make(client: Client, **values: Any) -> dict[str, Any]:
-    answer = await client.post(CUSTOMERS, json=values)
-    assert answer.status_code == 201, answer.text
-    row: dict[str, Any] = answer.json()
-    return row
 
 
 async def test_a_new_row_is_answered_as_it_is_stored(
@@ -432,83 +344,6 @@ async def test_a_new_key_takes_the_rows_along_that_hold_it(
     rows = (await client.get(f"{CUSTOMERS}?sort=code")).json()["items"]
     assert [(r["code"], r["parent"]) for r in rows] == [("C2", "C9"), ("C3", None), ("C9", "C9")]
     assert len(await events(conn)) == 3  # the row, itself as its own child, and the other one
-
-
-async def test_only_rows_inside_of_the_callers_filter_can_be_written(
-    client: Client, conn: AsyncConnection[Any]
-) -> None:
-    swiss = await key_of(conn, "swiss")
-    inside = await make(client, code="C1", country="CH")
-    outside = await make(client, code="C2", country="DE")
-    mine, other = (f"{CUSTOMERS}/{row['_sys_id']}" for row in (inside, outside))
-    assert (await client.put(mine, json={"rank": 1}, headers=swiss)).status_code == 200
-    for change in (
-        client.put(other, json={"rank": 1}, headers=swiss),
-        client.delete(other, headers=swiss),
-        client.delete(other + "?soft=true", headers=swiss),
-        client.post(other + "/restore", headers=swiss),
-    ):
-        answer = await change
-        assert (answer.status_code, answer.json()["code"]) == (404, "ROW_NOT_FOUND")
-    for change in (
-        client.put(mine, json={"country": "DE"}, headers=swiss),
-        client.post(CUSTOMERS, json={"code": "C3", "country": "DE"}, headers=swiss),
-        client.post(CUSTOMERS, json={"code": "C3"}, headers=swiss),
-    ):
-        answer = await change
-        assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_DENIED")
-    answer = await client.post(CUSTOMERS, json={"code": "C3", "country": "CH"}, headers=swiss)
-    assert answer.status_code == 201
-    # A hidden row is not named as the holder of a value, and a hidden target is as absent.
-    answer = await client.post(CUSTOMERS, json={"code": "C2", "country": "CH"}, headers=swiss)
-    assert answer.status_code == 409 and "rowId" not in answer.json()
-    await client.delete(other + "?soft=true")
-    answer = await client.post(CUSTOMERS, json={"code": "C2", "country": "CH"}, headers=swiss)
-    assert answer.json()["code"] == "ENTITY_VALIDATION_UNIQUE" and "rowId" not in answer.json()
-    hidden = await client.post(CUSTOMERS, json={"code": "C5", "country": "XX"}, headers=swiss)
-    absent = await client.post(CUSTOMERS, json={"code": "C5", "country": "YY"}, headers=swiss)
-    assert hidden.json()["errors"][0]["code"] == absent.json()["errors"][0]["code"]
-
-
-async def test_what_may_be_seen_but_not_written_is_refused(
-    client: Client, conn: AsyncConnection[Any]
-) -> None:
-    narrow, reader = await key_of(conn, "narrow"), await key_of(conn, "reader")
-    rows = [await make(client, code=f"C{n}", segment=s) for n, s in enumerate(("a", "b", None))]
-    urls = [f"{CUSTOMERS}/{row['_sys_id']}" for row in rows]
-    statuses = [(await client.put(u, json={"rank": 1}, headers=narrow)).status_code for u in urls]
-    assert statuses == [200, 403, 404]
-    answer = await client.put(urls[0], json={"rank": 1}, headers=reader)
-    assert (answer.status_code, answer.json()["code"]) == (403, "ACCESS_DENIED")
-    nobody = await key_of(conn, "nobody")
-    answer = await client.post(CUSTOMERS, json={"code": "C9"}, headers=nobody)
-    assert (answer.status_code, answer.json()["code"]) == (404, "ENTITY_NOT_FOUND")
-
-
-async def test_the_stars_of_a_mask_are_never_written(
-    client: Client, conn: AsyncConnection[Any]
-) -> None:
-    swiss = await key_of(conn, "swiss")
-    row = await make(client, code="C1", country="CH", salary="100")
-    url = f"{CUSTOMERS}/{row['_sys_id']}"
-    shown = (await client.get(url, headers=swiss)).json()
-    assert shown["salary"] == "***"
-    own = {name: value for name, value in shown.items() if not name.startswith("_sys_")}
-    answer = await client.put(url, json={**own, "rank": 8}, headers=swiss)
-    assert answer.status_code == 200 and answer.json()["salary"] == "***"
-    assert (await client.get(url)).json()["salary"] == "100"
-
-
-async def test_a_right_that_is_taken_away_is_gone_for_the_next_write(
-    client: Client, conn: AsyncConnection[Any]
-) -> None:
-    swiss = await key_of(conn, "swiss")
-    row = await make(client, code="C1", country="CH")
-    url = f"{CUSTOMERS}/{row['_sys_id']}"
-    assert (await client.put(url, json={"rank": 1}, headers=swiss)).status_code == 200
-    await conn.execute("DELETE FROM mdm.permission WHERE principal = 'apikey:swiss'")
-    assert (await client.put(url, json={"rank": 2}, headers=swiss)).status_code == 404
-    assert (await client.get(url)).json()["rank"] == 1
 
 
 async def test_callers_of_one_batch_get_their_own_answers(

@@ -14,8 +14,8 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
-from tests.integration import by_hand
-from tests.integration.test_writes import FILES
+from tests.support import by_hand
+from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 PERMISSIONS = """

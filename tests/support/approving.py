@@ -19,7 +19,7 @@ from mdm_gitops.settings import RateLimitSettings, Settings
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
+from tests.support.serving import KEY, Client, served
 from tests.support.warehouses import apply
 
 FILES = {

@@ -22,8 +22,8 @@ from mdm_gitops.warehouse.migrate import migrate
 from mdm_gitops.warehouse.names import Schemas
 from mdm_operator import Reconciler
 from mdm_operator.state import Outcome
-from tests.integration.test_api_basics import KEY, served
 from tests.small_repository import SmallRepository
+from tests.support.serving import KEY, served
 
 Conn = AsyncConnection[Any]
 Client = httpx2.AsyncClient

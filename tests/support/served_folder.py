@@ -16,7 +16,7 @@ from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_folder
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_basics import KEY, Client, served
+from tests.support.serving import KEY, Client, served
 from tests.support.warehouses import apply
 
 

@@ -19,7 +19,7 @@ from mdm_gitops.data.rows import ListRequest, Page, RowShape, list_rows
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import read_state
-from tests.integration import by_hand
+from tests.support import by_hand
 
 SCHEMAS = Schemas()
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
