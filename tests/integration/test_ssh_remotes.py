@@ -25,10 +25,11 @@ from mdm_gitops.source.credentials import Credentials
 from mdm_gitops.source.origin import origin_of
 from mdm_gitops.source.pushing import RemoteBranch
 from mdm_gitops.source.remote import Remote, fetch, run_remote_git
-from tests.integration.test_remotes import git
-from tests.small_repository import SmallRepository
+from tests.support import remotes
+from tests.support.remotes import git
 from tests.support.ssh_host import STALLS, Key, SshHost, new_key, ssh_host
 
+developer, bare, mirror = remotes.developer, remotes.bare, remotes.mirror
 PR_SET_CHILD_SUBREAPER = 36
 ANA = Author(actor="user:ana@example.com")
 
@@ -53,18 +54,6 @@ def served(ours: Key, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshH
 def host(served: SshHost) -> SshHost:
     served.log.write_text("")
     return served
-
-
-@pytest.fixture
-def bare(tmp_path: Path) -> Path:
-    SmallRepository(tmp_path / "clone").commit()
-    git(tmp_path, "clone", "--quiet", "--bare", "clone", "remote.git")
-    return tmp_path / "remote.git"
-
-
-@pytest.fixture
-def mirror(tmp_path: Path) -> Path:
-    return tmp_path / "mirror.git"
 
 
 @pytest.fixture

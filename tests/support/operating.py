@@ -6,8 +6,8 @@ They share nothing but the warehouse.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,15 @@ from psycopg import AsyncConnection
 
 from mdm_api.app import create_app
 from mdm_gitops.access.api_keys import ensure_first_key
+from mdm_gitops.model import Definitions
+from mdm_gitops.plan.plan import Plan
 from mdm_gitops.settings import Settings
+from mdm_gitops.warehouse.apply import Progress
 from mdm_gitops.warehouse.migrate import migrate
 from mdm_gitops.warehouse.names import Schemas
 from mdm_operator import Reconciler
-from mdm_operator.state import Outcome
+from mdm_operator.reconcile import Listener
+from mdm_operator.state import Outcome, Run
 from tests.small_repository import SmallRepository
 from tests.support.serving import KEY, served
 
@@ -59,21 +63,59 @@ class Clock:
 
 @asynccontextmanager
 async def operating(
-    repository: SmallRepository, url: str, *, source: dict[str, Any] | None = None, **more: Any
+    repository: SmallRepository,
+    url: str,
+    *,
+    source: dict[str, Any] | None = None,
+    approve_first: bool = True,
+    **more: Any,
 ) -> AsyncIterator[Reconciler]:
     operator = {"CheckIntervalSeconds": 3600.0, **more.pop("operator", {})}
-    settings = Settings(Operator=operator, Source=source or {"Revision": "main"})
-    reconciler = Reconciler(repository.root, url=url, settings=settings, approve_first=True, **more)
+    source = {"Revision": "main"} if source is None else source
+    settings = Settings(Operator=operator, Source=source)
+    reconciler = Reconciler(
+        repository.root, url=url, settings=settings, approve_first=approve_first, **more
+    )
     try:
         yield reconciler
     finally:
         await reconciler.aclose()
 
 
+def following(
+    repository: SmallRepository, url: str, *, check_interval_s: float = 3600.0, **more: Any
+) -> AbstractAsyncContextManager[Reconciler]:
+    """Operate on the folder as it is edited, not on what is committed."""
+    operator = {"CheckIntervalSeconds": check_interval_s}
+    return operating(repository, url, source={}, operator=operator, **more)
+
+
+class Heard(Listener):
+    def __init__(self, on_progress: Callable[[Progress], None] | None = None) -> None:
+        self.plans: list[Plan] = []
+        self.runs: list[Run] = []
+        self.on_progress = on_progress
+
+    def planned(self, plan: Plan, definitions: Definitions) -> None:
+        self.plans.append(plan)
+
+    def progressed(self, progress: Progress) -> None:
+        if self.on_progress is not None:
+            self.on_progress(progress)
+
+    def finished(self, run: Run) -> None:
+        self.runs.append(run)
+
+
 async def outcome_of(reconciler: Reconciler) -> Outcome:
     run = await reconciler.step()
     assert run is not None, "there was something new"
     return run.outcome
+
+
+async def one(conn: Conn, query: str) -> Any:
+    row = await (await conn.execute(query.encode())).fetchone()
+    return row and row[0]
 
 
 async def columns(conn: Conn) -> list[str]:

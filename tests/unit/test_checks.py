@@ -1,38 +1,14 @@
+"""Rules of entities that no schema can tell: columns, keys, views, references, and names that clash."""
+
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
 
-from mdm_gitops.model import Entity
-from mdm_gitops.model.access import Permissions, Webhooks
-from mdm_gitops.model.access_checks import (
-    check_permissions,
-    check_project,
-    check_webhooks,
-    why_not_principal,
-    why_not_url,
-)
 from mdm_gitops.model.checks import check_all_entities, check_between, check_entity
 from mdm_gitops.model.known import Known
-from mdm_gitops.model.problem import Problem
-from mdm_gitops.model.project import Project
-from mdm_gitops.model.seed_checks import check_names, check_rows, normalise_names
-from mdm_gitops.source.documents import json_pointer
-
-CODE = {"name": "code", "dataType": "string", "nullable": False}
-
-
-def entity_of(*columns: dict[str, Any], **more: Any) -> Entity:
-    return Entity.model_validate({"name": "e", "domain": "d", "columns": list(columns)} | more)
-
-
-def found(problems: Any) -> list[tuple[str, str]]:
-    return [(json_pointer(problem.pointer), problem.rule) for problem in problems]
-
-
-def text_of(problems: Any) -> str:
-    return "\n".join(f"{p.message} | {p.hint}" for p in problems)
+from tests.support.checking import CODE, KEYED, A, B, J, entity_of, found, known, text_of
 
 
 def test_a_sound_entity_has_no_problems() -> None:
@@ -140,13 +116,6 @@ def test_a_decimal_fits_by_its_value_not_by_how_it_is_written(
 ) -> None:
     column = {"name": "c", "dataType": "decimal", "precision": precision, "scale": scale}
     assert list(check_entity(entity_of(column | {"default": value}))) == []
-
-
-A, B, J = (
-    {"name": "a", "dataType": "string", "nullable": False},
-    {"name": "b", "dataType": "int"},
-    {"name": "j", "dataType": "json"},
-)
 
 
 @pytest.mark.parametrize(
@@ -290,20 +259,6 @@ def test_reserved_schemas_are_those_of_the_settings() -> None:
     ]
 
 
-def known(*entities: Entity) -> Known:
-    return Known(entities={entity.folded: entity for entity in entities}, domains=("d", "other"))
-
-
-KEYED = entity_of(
-    CODE,
-    {"name": "num", "dataType": "int", "unique": True},
-    {"name": "free", "dataType": "int"},
-    {"name": "alone", "dataType": "long"},
-    {"name": "j", "dataType": "json"},
-    name="target",
-    keyColumns=["Code"],
-    uniqueConstraints=[{"name": "u", "columns": ["alone"]}],
-)
 PAIR = entity_of(A, B | {"nullable": False}, name="pair", keyColumns=["a", "b"])
 
 
@@ -375,195 +330,6 @@ def test_names_that_two_entities_claim() -> None:
         ("two", "renamed-twice"),
         ("two", "duplicate-view"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("item", "pointer", "rule"),
-    [
-        ({"users": [" "]}, "/users/0", "bad-principal"),
-        ({"users": ["group:"]}, "/users/0", "bad-principal"),
-        ({"users": ["a", "a\n"]}, "/users/1", "bad-principal"),
-        ({"domains": ["d", "x"]}, "/domains/1", "unknown-domain"),
-        ({"entities": ["x"]}, "/entities/0", "unknown-entity"),
-        ({"entities": ["*"]}, "/entities/0", "unknown-entity"),
-        ({"domains": ["other"], "entities": ["target"]}, "/entities/0", "entity-not-in-domain"),
-        ({"rowFilterDsl": "[code] = 'x'"}, "/rowFilterDsl", "filter-needs-entity"),
-        ({"rowFilterDsl": " ", "entities": ["target"]}, "/rowFilterDsl", "empty-filter"),
-    ],
-)
-def test_rules_of_permissions(item: dict[str, Any], pointer: str, rule: str) -> None:
-    given = {"users": ["u"], "domains": ["d"], "actions": ["read"]} | item
-    permissions = Permissions.model_validate({"permissions": [given]})
-    assert found(check_permissions(permissions, known(KEYED))) == [
-        (f"/permissions/0{pointer}", rule)
-    ]
-
-
-def test_permissions_that_hold() -> None:
-    items = [
-        {"users": ["a@b.c", "group:x"], "domains": ["*"], "actions": ["admin"]},
-        {"users": ["service:y"], "domains": ["*"], "entities": ["TARGET"], "actions": ["read"]},
-        {"users": ["x"], "domains": ["d", "other"], "entities": ["target"], "actions": ["read"]},
-    ]
-    permissions = Permissions.model_validate({"permissions": items})
-    assert list(check_permissions(permissions, known(KEYED))) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "refused"),
-    [
-        ("urn:x:y", False),
-        ("CN=Bob Smith,O=X", False),
-        ("user:", True),
-        ("apikey: x", True),
-        ("x" * 321, True),
-    ],
-)
-def test_principals(text: str, refused: bool) -> None:
-    assert bool(why_not_principal(text)) is refused
-
-
-@pytest.mark.parametrize(
-    ("url", "refused"),
-    [
-        ("https://example.com/x?y=1", False),
-        ("http://127.0.0.1:9000", False),
-        ("HTTPS://EXAMPLE.COM", False),
-        ("https://[::1]:8080/", False),
-        ("ftp://example.com", True),
-        ("file:///etc/passwd", True),
-        ("//example.com", True),
-        ("https://", True),
-        ("https:///x", True),
-        ("https://user:secret@example.com", True),
-        ("https://user@example.com", True),
-        ("https://@example.com", True),
-        ("https://example.com:99999/", True),
-        ("https://example.com:x/", True),
-        ("https://exa mple.com/", True),
-        ("https://example.com/\r\nX: y", True),
-        ("https://example.com\\@evil.test/", True),
-        ("https://[::1", True),
-    ],
-)
-def test_urls_of_webhooks(url: str, refused: bool) -> None:
-    why = why_not_url(url)
-    assert bool(why) is refused
-    assert "secret@" not in why
-
-
-@pytest.mark.parametrize(
-    ("webhook", "pointer", "rule"),
-    [
-        ({"url": "https://u:p@x.test"}, "/webhooks/0/url", "bad-url"),
-        ({"name": " w"}, "/webhooks/0/name", "bad-name"),
-        ({"domains": ["x"]}, "/webhooks/0/domains/0", "unknown-domain"),
-        ({"domains": ["*"]}, "/webhooks/0/domains/0", "unknown-domain"),
-        ({"entities": ["x"]}, "/webhooks/0/entities/0", "unknown-entity"),
-        ({"secretRef": ""}, "/webhooks/0/secretRef", "bad-reference"),
-    ],
-)
-def test_rules_of_webhooks(webhook: dict[str, Any], pointer: str, rule: str) -> None:
-    given = {"name": "w", "url": "https://x.test"} | webhook
-    webhooks = Webhooks.model_validate({"webhooks": [given]})
-    assert found(check_webhooks(webhooks, known(KEYED))) == [(pointer, rule)]
-
-
-def test_webhooks_have_names_of_their_own() -> None:
-    given = [{"name": name, "url": "https://x.test"} for name in ("w", "v", "W")]
-    webhooks = Webhooks.model_validate({"webhooks": given})
-    assert found(check_webhooks(webhooks, known())) == [("/webhooks/2/name", "duplicate-name")]
-
-
-@pytest.mark.parametrize(
-    ("more", "pointer", "rule"),
-    [
-        ({"name": " "}, "/name", "bad-name"),
-        ({"domains": [{"name": "a b"}]}, "/domains/0/name", "bad-name"),
-        ({"domains": [{"name": "*"}]}, "/domains/0/name", "bad-name"),
-        ({"domains": [{"name": "a"}, {"name": "A"}]}, "/domains/1/name", "duplicate-name"),
-        ({"environments": [{"name": "a"}] * 2}, "/environments/1/name", "duplicate-name"),
-        (
-            {"environments": [{"name": "a", "databaseUrlRef": "postgresql://u:p@h/d"}]},
-            "/environments/0/databaseUrlRef",
-            "bad-reference",
-        ),
-    ],
-)
-def test_rules_of_the_project(more: dict[str, Any], pointer: str, rule: str) -> None:
-    project = Project.model_validate({"name": "p", "apiVersion": "mdm-gitops/v1"} | more)
-    problems = list(check_project(project))
-    assert found(problems) == [(pointer, rule)]
-    assert "u:p" not in text_of(problems)
-
-
-SEEDED = entity_of(
-    CODE | {"maxLength": 2, "pattern": "[A-Z]+"},
-    {"name": "Name", "dataType": "string", "nullable": False, "default": "none"},
-    {"name": "n", "dataType": "int", "minValue": 0, "unique": True},
-    {"name": "kind", "dataType": "string", "allowedValues": ["a", "b"]},
-    {"name": "price", "dataType": "decimal", "precision": 4, "scale": 2},
-    {"name": "data", "dataType": "json"},
-    keyColumns=["code"],
-    uniqueConstraints=[{"name": "u", "columns": ["kind", "price"]}],
-)
-
-
-def seed_problems(*rows: dict[str, Any]) -> list[Problem]:
-    return list(check_names(SEEDED, rows)) or list(
-        check_rows(SEEDED, normalise_names(SEEDED, rows))
-    )
-
-
-@pytest.mark.parametrize(
-    ("row", "pointer", "rule", "says"),
-    [
-        ({"nme": 1}, "/1/nme", "unknown-column", "row 2: entity 'e' has no column 'nme'"),
-        ({"_sys_id": 1}, "/1/_sys_id", "system-column", "system column"),
-        ({"Kind": "a", "kind": "b"}, "/1/kind", "duplicate-key", "twice"),
-        ({"code": None}, "/1/code", "required", "not nullable"),
-        ({"name": None}, "/1/Name", "required", "null"),
-        ({"code": "toolong"}, "/1/code", "bad-value", "row 2: code 'toolong' has 7 characters"),
-        ({"code": "b"}, "/1/code", "bad-value", "does not match"),
-        ({"n": "x"}, "/1/n", "bad-value", "is not an int"),
-        ({"n": True}, "/1/n", "bad-value", "truth value"),
-        ({"n": -1}, "/1/n", "bad-value", "below minValue 0"),
-        ({"kind": "c"}, "/1/kind", "bad-value", "not one of"),
-        ({"kind": ["a"]}, "/1/kind", "bad-value", "a list"),
-        ({"price": "1.234"}, "/1/price", "bad-value", "after the point"),
-        ({"data": {"a": "\x00"}}, "/1/data", "bad-value", "NUL"),
-        ({"code": "AA"}, "/1/code", "duplicate-row", "is that of row 1 too"),
-        ({"n": 1.0}, "/1/n", "duplicate-row", "unique n"),
-        ({"kind": "a", "price": "1.50"}, "/1/kind", "duplicate-row", "u ('a', '1.50')"),
-    ],
-)
-def test_rules_of_seed_rows(row: dict[str, Any], pointer: str, rule: str, says: str) -> None:
-    good = {"code": "AA", "n": 1, "kind": "a", "price": 1.5, "data": [1]}
-    problems = seed_problems(good, {"code": "BB"} | row)
-    assert found(problems) == [(pointer, rule)]
-    assert says in text_of(problems)
-
-
-def test_seed_rows_that_hold() -> None:
-    rows = [
-        {"CODE": "AA", "kind": None},
-        {"code": "BB", "name": "x", "n": None, "price": 99.99},
-        {"code": "CC", "data": {"a": [1, {"b": None}]}},
-    ]
-    assert seed_problems(*rows) == []
-    assert seed_problems() == []
-    assert normalise_names(SEEDED, rows)[0] == {"code": "AA", "kind": None}
-
-
-def test_one_and_true_are_different_values() -> None:
-    entity = entity_of({"name": "n", "dataType": "int"}, keyColumns=[])
-    assert found(check_rows(entity, [{"n": 1}, {"n": True}, {"n": 1}])) == [("/1/n", "bad-value")]
-
-
-def test_a_missing_required_value_and_a_missing_key() -> None:
-    entity = entity_of(CODE, {"name": "x", "dataType": "int"})
-    assert found(check_rows(entity, [{"x": 1}])) == [("/0/code", "required")]
-    assert found(check_names(entity, [{"x": 1}])) == [("", "seed-without-key")]
 
 
 def test_what_is_restricted_is_not_searched() -> None:
