@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,15 +14,9 @@ import psycopg
 import pytest
 from hypothesis import given, settings
 
-from mdm_api.app import create_app
-from mdm_gitops.access.api_keys import ensure_first_key
-from mdm_gitops.settings import Settings
-from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connect
-from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_export_identity import FILES, LAW, ROWS, TYPES, Row, store
-from tests.support.serving import KEY, Client, served
-from tests.support.warehouses import apply
+from tests.support import any_rows
+from tests.support.any_rows import FILES, LAW, ROWS, TYPES, Row, serving, store
+from tests.support.serving import Client
 
 ITEM = json.loads(FILES["entities/item.yaml"])
 ALL_FILES = {
@@ -38,27 +31,13 @@ MEDIA_TYPES = {
 }
 
 
-@asynccontextmanager
-async def serving(database_url: str) -> Any:
-    async with await connect(database_url, application_name="test") as conn:
-        await apply(conn, read_tree(ALL_FILES))
-        await ensure_first_key(conn, schemas=Schemas(), configured=KEY)
-    async with served(create_app(database_url=database_url, settings=Settings())) as client:
-        client.headers["X-API-Key"] = KEY
-        yield client
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
+runner = any_rows.runner
 
 
 @pytest.fixture
 def client(runner: asyncio.Runner, database_url: str) -> Iterator[Client]:
-    context = serving(database_url)
-    yield runner.run(context.__aenter__())
-    runner.run(context.__aexit__(None, None, None))
+    with serving(runner, database_url, ALL_FILES) as client:
+        yield client
 
 
 @pytest.fixture
