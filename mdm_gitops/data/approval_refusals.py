@@ -41,7 +41,7 @@ def refused_approval(
         return not_yours_to_decide(entity)
     if seen_at is not None and seen_at != claim.submitted_at:
         return rewritten(target)
-    if claim.author == asking.principal.actor and not entity.allow_same_author_approval:
+    if claim.is_own and not entity.allow_same_author_approval:
         return AccessDenied(
             "you have proposed this yourself, and another person must approve it",
             hint="the entity's allowSameAuthorApproval would let authors approve",

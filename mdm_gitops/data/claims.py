@@ -40,7 +40,8 @@ class Claim:
     row_id: UUID
     operation: str
     state: str
-    author: str
+    author: str  # who wrote last
+    is_own: bool  # whether the caller wrote any of what is proposed
     submitted_at: str  # as lists show it
     is_current: bool
     may_decide: bool
@@ -66,7 +67,12 @@ async def claim(
         ("claim", target.name, asking.cache_key), lambda: _statement(asking, target)
     )
     sql, placed = statement
-    given = {**predicate_values(asking, placed), "ids": list(row_ids), "states": list(states)}
+    given = {
+        **predicate_values(asking, placed),
+        "ids": list(row_ids),
+        "states": list(states),
+        "actor": asking.principal.actor,
+    }
     async with conn.pipeline():
         locked = await conn.execute(_lock_sql(target).encode(), {"ids": list(row_ids)})
         cursor = await conn.execute(sql, given)
@@ -107,11 +113,33 @@ def _statement(asking: Asking, target: Target) -> tuple[bytes, tuple[Placed, ...
     sql = f"""SELECT v.value, c.* FROM {revision_table(asking)} v LEFT JOIN (
 SELECT p."_sys_id", p."_sys_operation", p."_sys_state", p."_sys_submitted_by",
     {moment_sql('p."_sys_submitted_at"')}, p."_sys_base_version" IS NOT DISTINCT FROM o."_sys_version", {decide},
+    p."_sys_submitted_by" = %(actor)s OR ({_has_written(target)}),
     ARRAY[{needs}]::text[], ARRAY[{brings}]::text[]
   FROM ({proposals}) p LEFT JOIN {target.main_sql} o ON o."_sys_id" = p."_sys_id"
  WHERE p."_sys_id" = ANY (%(ids)s::uuid[]) AND p."_sys_state" = ANY (%(states)s::text[])
    AND {visible}) c ON true"""
     return sql.encode(), tuple(placed)
+
+
+# Proposals are laid over each other, so there may be several authors, and their events tell who. What was
+# written before the row was last changed or withdrawn is no part of it; relinking writes nothing new.
+_HAS_WRITTEN: Final = """p."_sys_operation" IN ('create', 'update') AND EXISTS (
+  SELECT FROM {event} x JOIN {change_set} s ON s.key = x.change_set
+   WHERE x.record_id = p."_sys_id" AND x.entity_id = {entity_id} AND x.action = 'data_edited'
+     AND coalesce(x.actor, s.actor) = %(actor)s AND x.detail -> 'relinkedFrom' IS NULL
+     AND s.seq > coalesce((SELECT max(b.seq) FROM {event} y JOIN {change_set} b ON b.key = y.change_set
+       WHERE y.record_id = p."_sys_id" AND y.entity_id = {entity_id}
+         AND CASE y.action WHEN 'data_edited' THEN false
+           WHEN 'data_rejected' THEN y.detail -> 'withdrawn' IS NOT NULL
+           ELSE y.detail -> 'relinkedFrom' IS NULL END), 0))"""
+
+
+def _has_written(target: Target) -> str:
+    return _HAS_WRITTEN.format(
+        event=target.config_sql("event"),
+        change_set=target.config_sql("change_set"),
+        entity_id=target.stored.entity_id,
+    )
 
 
 def _may(asking: Asking, entity: Entity) -> str:
@@ -143,7 +171,7 @@ def refers_to_itself(target: Target) -> bool:
 
 
 def _claim(target: Target, record: Sequence[Any]) -> Claim:
-    _, row_id, operation, state, author, at, is_current, may_decide, needs, brings = record
+    _, row_id, operation, state, author, at, is_current, may_decide, is_own, needs, brings = record
     keys = [key for _, key in _own_pairs(target)]
     writes = operation in ("create", "update")
 
@@ -156,6 +184,7 @@ def _claim(target: Target, record: Sequence[Any]) -> Claim:
         operation=operation,
         state=state,
         author=author,
+        is_own=is_own,
         submitted_at=at,
         is_current=is_current,
         may_decide=may_decide,

@@ -150,11 +150,44 @@ async def test_nobody_approves_his_own(lab: Lab) -> None:
         answer = await approve(lab, row_id, who)
         assert problem(answer) == (403, "APPROVAL_SAME_AUTHOR")
         assert await lab.row(row_id) is None and await lab.events() == []
-        # Who wrote last is the author.
+        # What another one lays over it makes it no other's.
         await lab.send("cat", "PUT", f"part/data/{row_id}", {"rank": 1})
-        assert problem(await approve(lab, row_id, "cat")) == (403, "APPROVAL_SAME_AUTHOR")
+        for author in (who, "cat"):
+            assert problem(await approve(lab, row_id, author)) == (403, "APPROVAL_SAME_AUTHOR")
         assert (await reject(lab, row_id, "cat")).status_code == 200, "rejecting his own is free"
         await lab.send("cat", "DELETE", f"part/data/{row_id}")
+
+
+async def test_only_what_is_laid_over_has_the_authors_of_both(lab: Lab) -> None:
+    """Whose proposal was withdrawn, decided, or is not in what waits, has no part in it."""
+    own = (403, "APPROVAL_SAME_AUTHOR")
+    row_id = await lab.approved(code="P1", rank=1)
+    await lab.send("ann", "PUT", f"part/data/{row_id}", {"rank": 2})
+    await lab.send("ann", "DELETE", f"part/pending/{row_id}")
+    await lab.send("cat", "PUT", f"part/data/{row_id}", {"rank": 3})
+    assert (await approve(lab, row_id, "ann")).status_code == 200, "withdrawn"
+    await lab.send("cat", "PUT", f"part/data/{row_id}", {"rank": 4})
+    assert (await approve(lab, row_id, "ann")).status_code == 200, "approved before"
+    await lab.send("ann", "PUT", f"part/data/{row_id}", {"rank": 5})
+    assert (await reject(lab, row_id, "cat")).status_code == 200
+    await lab.send("cat", "PUT", f"part/data/{row_id}", {"label": "c"})
+    assert problem(await approve(lab, row_id, "ann")) == own, "rejected, and proposed again"
+    await lab.send("cat", "DELETE", f"part/data/{row_id}?soft=true")
+    assert (await approve(lab, row_id, "ann")).status_code == 200, "the deletion is cat's alone"
+
+
+async def test_neither_a_relinking_nor_an_import_hides_an_author(lab: Lab) -> None:
+    kind = await lab.approved("kind", code="K1")
+    row_id = await lab.approved(code="P1", kind="K1")
+    await lab.send("ann", "PUT", f"part/data/{row_id}", {"rank": 2})
+    await lab.send("ann", "PUT", f"kind/data/{kind}", {"code": "K2"})
+    await lab.send("bob", "POST", f"kind/approve/{kind}")
+    imported = [{"code": "P1", "Label": "c"}]
+    await lab.send("cat", "POST", "part/data/bulk?mode=upsert&keyColumns=code", imported)
+    for author in ("ann", "cat"):
+        assert problem(await approve(lab, row_id, author)) == (403, "APPROVAL_SAME_AUTHOR")
+    answer = await approve(lab, row_id)
+    assert (answer.status_code, answer.json()["rank"], answer.json()["Label"]) == (200, 2, "c")
 
 
 async def test_authors_approve_where_the_entity_lets_them(lab: Lab) -> None:

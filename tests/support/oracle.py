@@ -218,6 +218,11 @@ class Proposal:
     batch: str | None = None
     comment: str | None = None
     state: str = "pending"
+    authors: frozenset[str] = frozenset()  # of what it was laid over
+
+    def is_own(self, actor: str) -> bool:
+        wrote = self.operation in ("create", "update") and actor in self.authors
+        return wrote or actor == self.author
 
 
 @dataclass(frozen=True)
@@ -432,7 +437,7 @@ class Oracle:
 
     def approve(self, name: str, row_id: str, *, actor: str) -> Answer:
         entity, proposal = self._decidable(name, row_id)
-        if proposal.author == actor and not entity.same_author:
+        if proposal.is_own(actor) and not entity.same_author:
             raise refused("APPROVAL_SAME_AUTHOR")
         row = self.rows[name].get(row_id)
         if (row.now.number if row else None) != proposal.base:
@@ -911,7 +916,11 @@ class Oracle:
         if standing is not None and standing.state == "pending":
             before = standing.values
         if standing is not None and standing.base == proposal.base:
-            proposal = replace(proposal, batch=proposal.batch or standing.batch)
+            proposal = replace(
+                proposal,
+                batch=proposal.batch or standing.batch,
+                authors=standing.authors | {standing.author},
+            )
         self.proposals[name][row_id] = proposal
         base = proposal.base or 0
         self._tell(name, row_id, "data_edited", proposal.author, base, before, proposal.values)
