@@ -124,14 +124,14 @@ async def measure(server: Server, *, rows: int = ROWS) -> list[Figure]:
         row = await (await conn.execute(_SIZES)).fetchone()
         assert row is not None
         look_s = await best_of(lambda: conn.execute(_LOOK), rounds=3)
-        figures = [await _case(conn, name, q, limit, look_s, rows) for name, q, limit in _CASES]
+        figures = [await _case(conn, name, q, limit, look_s, rows) for name, q, limit in CASES]
         few = "under a row filter of 1 % of the rows, "
         figures += [
             await _case(conn, few + name, q, limit, look_s, rows, user="few")
             for name, q, limit in (
-                (*_CASES[0][:2], 50.0),
+                (*CASES[0][:2], 50.0),
                 # The filter has no index, so all 400,000 rows are met.
-                (*_CASES[4][:2], None),
+                (*CASES[4][:2], None),
             )
         ]
     return [
@@ -177,7 +177,7 @@ def _inside(i: int) -> str:
     return word_of_one(i)[2:8]
 
 
-_CASES: Final[tuple[tuple[str, Callable[[int], str], float | None], ...]] = (
+CASES: Final[tuple[tuple[str, Callable[[int], str], float | None], ...]] = (
     ("a word of some rows", _shared, 50.0),
     ("a beginning of four letters", lambda i: _shared(i)[:4], 50.0),
     ("a word of one row", word_of_one, 50.0),
@@ -199,12 +199,7 @@ async def _case(
     *,
     user: str = "admin",
 ) -> Figure:
-    asking = Asking(
-        principal=Principal(kind=PrincipalKind.USER, name=user, is_global_admin=user == "admin"),
-        state=await read_state(conn, schemas=Schemas()),
-        schemas=Schemas(),
-        now=datetime.now(UTC),
-    )
+    asking = await asking_as(conn, user)
     chance = random.Random(name)
     times, before = [], processor_s(conn.info.backend_pid)
     for _ in range(_REQUESTS):
@@ -222,6 +217,15 @@ async def _case(
         limit=limit,
         note=f"median {times[len(times) // 2] * 1_000:.1f} ms, {spent_ms:.1f} ms of it PostgreSQL's"
         f" processor; {p95_s / look_s:.2f} x one look at each row",
+    )
+
+
+async def asking_as(conn: Connection, user: str = "admin") -> Asking:
+    return Asking(
+        principal=Principal(kind=PrincipalKind.USER, name=user, is_global_admin=user == "admin"),
+        state=await read_state(conn, schemas=Schemas()),
+        schemas=Schemas(),
+        now=datetime.now(UTC),
     )
 
 

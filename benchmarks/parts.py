@@ -134,6 +134,11 @@ PARTS: Final = (
         ),
     ),
     Part(
+        name="trigrams",
+        measure=lambda run: _module("bench_trigrams").measure(run.of(1_000_000, 200_000)),
+        is_extra=True,
+    ),
+    Part(
         name="peer",
         measure=lambda run: _module("bench_peer").measure(
             run.server, run.folder, is_full=run.is_full

@@ -29,20 +29,26 @@ _NO_LIMITS: Final = SessionLimits(statement_timeout_s=0, lock_timeout_s=0)
 class Server:
     """The server of *url*, whose role may create databases."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, prefix: str = "bench") -> None:
         self.url = url
-        self._made = 0
+        self._prefix = prefix
+        self._made: list[str] = []
 
     async def fresh_database(self) -> str:
         """Return the URL of a new database with an empty config store."""
-        self._made += 1
-        name = f"bench_{self._made}"
+        name = f"{self._prefix}_{len(self._made) + 1}"
         async with await AsyncConnection.connect(self.url, autocommit=True) as admin:
             await admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        self._made.append(name)
         url = urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
         async with opened(url) as conn:
             await migrate(conn, config_schema=SCHEMAS.config, data_schema=SCHEMAS.data)
         return url
+
+    async def drop_databases(self) -> None:
+        async with await AsyncConnection.connect(self.url, autocommit=True) as admin:
+            for name in self._made:
+                await admin.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
 
 @asynccontextmanager
