@@ -16,7 +16,7 @@ from mdm_gitops.access.key_admin import ApiKey, create_key, list_keys, revoke_ke
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import DataType, NotOfType, coerce
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.warehouse.connect import borrow
+from mdm_gitops.warehouse.connect import borrow_checked
 
 Document = dict[str, Any]
 _MEMBERS: Final = ("name", "isGlobalAdmin", "expiresUtc")
@@ -32,7 +32,7 @@ async def create_api_key(call: Call) -> Response:
         raise bodies.unsupported(call.request, JSON)
     given = bodies.load_object(await call.body(), known=_MEMBERS)
     services = call.services
-    async with borrow(services.pool) as conn:
+    async with borrow_checked(services.pool) as conn:
         key, secret = await create_key(
             conn,
             _name(given),
@@ -47,7 +47,7 @@ async def create_api_key(call: Call) -> Response:
 
 async def revoke_api_key(call: Call) -> Response:
     services = call.services
-    async with borrow(services.pool) as conn:
+    async with borrow_checked(services.pool) as conn:
         await revoke_key(
             conn,
             call.path("name"),

@@ -17,7 +17,7 @@ from mdm_api.call import Call, json_response
 from mdm_api.operations import JSON, Access, Answer, Body, Operation
 from mdm_api.problems import no_such_path
 from mdm_gitops.errors import AuthRequired
-from mdm_gitops.warehouse.connect import borrow
+from mdm_gitops.warehouse.connect import borrow_checked
 from mdm_gitops.warehouse.reconciliation import request_run
 
 ACTOR: Final = "system:git-hook"
@@ -40,7 +40,7 @@ async def receive_push(call: Call) -> Response:
         )
     if not _is_push(call):
         return json_response({"requested": None}, status=200)
-    async with borrow(call.services.pool) as conn:
+    async with borrow_checked(call.services.pool) as conn:
         number = await request_run(conn, schemas=call.services.schemas, actor=ACTOR)
     return json_response({"requested": number}, status=202)
 

@@ -13,7 +13,7 @@ from mdm_gitops.access import may_administer
 from mdm_gitops.data import audit
 from mdm_gitops.errors import InputError
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.warehouse.connect import Connection, borrow
+from mdm_gitops.warehouse.connect import Connection, borrow_checked
 from mdm_gitops.warehouse.waiting_plans import (
     WaitingPlan,
     decide_plan,
@@ -55,7 +55,7 @@ async def _decide(call: Call, *, approve: bool) -> Response:
         raise InputError(f"comment must be text, up to {_MAX_COMMENT} characters")
     plan = await _found(call)
     services, actor = call.services, call.principal.actor
-    async with borrow(services.pool) as conn, conn.transaction():
+    async with borrow_checked(services.pool) as conn, conn.transaction():
         await decide_plan(
             conn, plan, schemas=services.schemas, approve=approve, actor=actor, comment=comment
         )

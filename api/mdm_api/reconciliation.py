@@ -15,7 +15,7 @@ from mdm_gitops.data.asking import no_such_entity
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import fold
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.warehouse.connect import Connection, borrow
+from mdm_gitops.warehouse.connect import Connection, borrow_checked
 from mdm_gitops.warehouse.reconciliation import (
     EVERYTHING,
     Reconciliation,
@@ -78,7 +78,7 @@ async def resume_reconciliation(call: Call) -> Response:
 
 
 async def _tell(call: Call, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-    async with borrow(call.services.pool) as conn, conn.transaction():
+    async with borrow_checked(call.services.pool) as conn, conn.transaction():
         return await work(conn)
 
 

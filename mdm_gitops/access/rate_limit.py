@@ -18,7 +18,7 @@ from psycopg import Error, sql
 
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.warehouse.coalesce import Coalescer
-from mdm_gitops.warehouse.connect import ConnectionPool, borrow
+from mdm_gitops.warehouse.connect import ConnectionPool, borrow, borrow_checked
 from mdm_gitops.warehouse.names import Schemas
 
 _MAX_TURNED_AWAY: Final = 10_000
@@ -70,7 +70,7 @@ class RateLimit:
         self._forget = sql.SQL(_FORGET).format(config=config)
         self._turned_away: dict[str, float] = {}  # client -> until when, of the monotonic clock
         self._coalescer: Coalescer[str, tuple[int, float]] = Coalescer(
-            self._flush, subject=lambda client: None, max_batch=1_024, width=1
+            self._flush, subject=None, max_batch=1_024, width=1
         )
 
     async def take(self, client: str) -> Permit:
@@ -119,7 +119,7 @@ class RateLimit:
             "clients": list(requests),
             "requests": list(requests.values()),
         }
-        async with borrow(self._pool) as conn:
+        async with borrow_checked(self._pool) as conn:
             try:
                 cursor = await conn.execute(self._count, given, prepare=True)
                 found = {name: (used, left) for name, used, left in await cursor.fetchall()}

@@ -39,7 +39,7 @@ from mdm_gitops.data.write_sql import (
 from mdm_gitops.errors import MdmError, RowRefused, WarehouseLocked
 from mdm_gitops.model import Action
 from mdm_gitops.warehouse.coalesce import Coalescer
-from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow, borrow_checked
+from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow_checked
 
 _ATTEMPTS: Final = 5
 _GOOD: Final = (Status.DONE, Status.UNCHANGED, Status.WITHDRAWN)
@@ -166,7 +166,7 @@ class RowWriter:
     ) -> WrittenRow:
         """Write the values that the row had in *version* as a new version. Errors as ``create``."""
         target = self._target(asking, entity)
-        async with borrow(self._pool) as conn:
+        async with borrow_checked(self._pool) as conn:
             past = await version_values(
                 conn, asking=asking, entity=entity, row_id=row_id, version=version
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -146,6 +146,44 @@ async def test_a_store_that_does_not_answer_is_an_outage(
             await limit.take("a")
         with pytest.raises(WarehouseError, match="old counts of requests could not be removed"):
             await limit.forget_past_windows()
+
+
+class Watched(RateLimit):
+    """Notes how many requests each of its statements counted."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.counted: list[int] = []
+
+    async def _flush(self, kind: Any, clients: Sequence[str]) -> Any:
+        self.counted.append(len(clients))
+        return await super()._flush(kind, clients)
+
+
+async def test_requests_that_wait_are_counted_by_one_statement(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    pool = connection_pool(database_url, application_name="test")
+    async with pool:
+        limit = Watched(pool, schemas=Schemas(), limit=100, window_s=3_600)
+        permits = await asyncio.gather(*(limit.take(f"c{n % 2}") for n in range(100)))
+    assert sorted(permit.remaining for permit in permits) == sorted([*range(50, 100)] * 2)
+    assert (sum(limit.counted), len(limit.counted) <= 3) == (100, True), limit.counted
+
+
+async def test_connections_that_died_in_the_pool_turn_nobody_away(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    dead = """SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()
+                 AND backend_type = 'client backend'"""
+    rows = f"{PATH}/nothing/data"  # who asks for rows is known from memory, so counting comes first
+    async with served(create_app(database_url=database_url, settings=limited(1_000))) as client:
+        await asyncio.gather(*(ask(client) for _ in range(8)))
+        for _ in range(2):
+            [(killed,)] = await (await conn.execute(dead)).fetchall()
+            assert killed > 0
+            assert (await ask(client, rows)).status_code == 404
 
 
 async def test_ever_more_clients_that_are_turned_away_fill_no_memory(
