@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test lint bench bench-full bench-peer soak docs clean
+.PHONY: help install up demo test lint bench bench-full bench-peer profile soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -76,6 +76,10 @@ bench-full: $(READY) ## the same at the sizes of the targets, about an hour
 bench-peer: $(READY) ## single requests beside Directus, which needs Node and npm
 	@$(BIN)/python benchmarks/peer_install.py
 	$(BIN)/python benchmarks/run.py $(ARGS) peer
+
+profile: $(READY) ## what a worker does with a request, into docs/concepts/time-of-requests.md
+	$(BIN)/python -m pip install --quiet --root-user-action=ignore 'py-spy>=0.4.1,<1'
+	$(BIN)/python benchmarks/profile_requests.py
 
 soak: $(READY) ## the long campaigns
 	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest -m soak $(ARGS)

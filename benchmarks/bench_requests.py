@@ -27,6 +27,7 @@ from locations import COUNTRIES, FILES, LIMIT_TABLE, countries, write_csv
 from served import KEY, serving
 from warehouse import Server, opened
 
+from mdm_gitops.model import Definitions
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import Connection
 from mdm_gitops.warehouse.embedded_binaries import find_binaries
@@ -40,8 +41,8 @@ CURVE_S: Final = 2.0
 MOST_OF_PGBENCH: Final = 64  # clients; each is a connection, of which the server has 100
 _PAGES: Final = 200  # that are read one after the other before, for their cursors
 _PGBENCH: Final = ("-n", "-M", "prepared")
-_DATA: Final = "/api/v1/entities/location/data"
-_RIGHTS: Final = """\
+DATA: Final = "/api/v1/entities/location/data"
+RIGHTS: Final = """\
 permissions:
   - {users: ["apikey:editor"], domains: [bench], entities: [], actions: [write]}
   - users: ["apikey:filtered"]
@@ -50,13 +51,13 @@ permissions:
     actions: [read]
     rowFilterDsl: "[country] IN ('C1','C2','C3') AND [active] = true"
 """
-_FILTER: Final = "[country] = 'C5' AND [kind] = 'port'"
-_AS_ROW_FILTER: Final = "[country] IN ('C1','C2','C3') AND [active] = true"
+FILTER: Final = "[country] = 'C5' AND [kind] = 'port'"
+AS_ROW_FILTER: Final = "[country] IN ('C1','C2','C3') AND [active] = true"
 _COLUMNS: Final = (
     "code, name, country, city, kind, amount, pieces, active, opened, updated, token, note"
 )
 _LETTERS: Final = iter("ABCDEFGHIJKNOPQRSTUVWXYZ")  # of codes: each load writes rows of its own
-_ROW: Final = {
+ROW: Final = {
     "name": "Name of a new location",
     "country": "C7",
     "city": "Zürich",
@@ -87,14 +88,13 @@ class Case:
 async def measure(server: Server, *, rows: int = ROWS, seconds: float = SECONDS) -> list[Told]:
     url = await server.fresh_database()
     async with opened(url) as conn:
-        files = {name: text.encode() for name, text in FILES.items()}
-        await apply(conn, read_tree({**files, "permissions.yaml": _RIGHTS.encode()}))
+        await apply(conn, definitions())
         with serving(url) as (address, pid):
-            keys = {name: _key(address, name) for name in ("editor", "filtered")}
-            _fill(address, rows)
+            keys = {name: api_key(address, name) for name in ("editor", "filtered")}
+            fill(address, rows)
             await _fill_limit(conn)
-            ids = await _ids(conn)
-            cases = _cases(rows, ids, list(_pages(address, keys["editor"])))
+            ids = await ids_of(conn)
+            cases = cases_of(rows, ids, list(pages_of(address, keys["editor"])))
             told: list[Told] = list(_one_worker(url, address, pid, keys, cases, seconds))
             curves = {
                 case.name: [_pgbench_series(url, case), _series(address, keys, case, "1 worker")]
@@ -109,11 +109,17 @@ async def measure(server: Server, *, rows: int = ROWS, seconds: float = SECONDS)
     return [*told, *(_curve(name, series) for name, series in curves.items())]
 
 
-def _pages(address: str, key: str) -> Iterator[str]:
+def definitions() -> Definitions:
+    """Return the entity of the requests, with the rights of its two keys."""
+    files = {name: text.encode() for name, text in FILES.items()}
+    return read_tree({**files, "permissions.yaml": RIGHTS.encode()})
+
+
+def pages_of(address: str, key: str) -> Iterator[str]:
     """Yield the paths of pages of the list, one after the other."""
     after = ""
     for _ in range(_PAGES):
-        path = f"{_DATA}?after={after}" if after else _DATA
+        path = f"{DATA}?after={after}" if after else DATA
         yield path
         request = urllib.request.Request(address + path, headers={"X-API-Key": key})
         with urllib.request.urlopen(request, timeout=60) as answer:
@@ -140,31 +146,31 @@ def _pgbench_series(url: str, case: Case) -> Series:
 
 
 def _series(address: str, keys: Mapping[str, str], case: Case, how: str) -> Series:
-    seen = ((n, _load(address, keys, case, clients=n, seconds=CURVE_S)) for n in CURVE)
+    seen = ((n, run_load(address, keys, case, clients=n, seconds=CURVE_S)) for n in CURVE)
     return Series(name=how, points=tuple((float(n), each.per_s) for n, each in seen))
 
 
-def _cases(rows: int, ids: Sequence[str], pages: Sequence[str] = (_DATA,)) -> list[Case]:
+def cases_of(rows: int, ids: Sequence[str], pages: Sequence[str] = (DATA,)) -> list[Case]:
     """Return all kinds of requests. Of lists there are two: all clients ask for the same one at the same
     time, so that callers can share a statement, or each for another one, so that nobody can."""
     limit = "mdm_data.bench_limit"
     chosen = f"\\set n random(1, {rows})\n"
     listed = f"SELECT row_to_json(t) FROM (SELECT * FROM {limit} WHERE %s LIMIT 100) t;"
     values = ", ".join(
-        "DEFAULT" if value is None else f"'{value}'" for value in ("%", *_ROW.values())
+        "DEFAULT" if value is None else f"'{value}'" for value in ("%", *ROW.values())
     ).replace("'%'", "'M' || lpad(nextval('mdm_data.bench_code')::text, 7, '0')")
     return [
         Case(
             name="read by id",
             script=f"{chosen}SELECT row_to_json(t) FROM {limit} t WHERE id = :n;",
             least=0.3,
-            paths=[f"{_DATA}/{each}" for each in ids],
+            paths=[f"{DATA}/{each}" for each in ids],
         ),
         Case(
             name="list 100",
             script=listed % "true ORDER BY id",
             least=0.5,
-            paths=[_DATA],
+            paths=[DATA],
         ),
         Case(
             name="list 100, another page each",
@@ -177,7 +183,7 @@ def _cases(rows: int, ids: Sequence[str], pages: Sequence[str] = (_DATA,)) -> li
             name="list 100, filter on two columns and sort",
             script=listed % "country = 'C5' AND kind = 'port' ORDER BY amount DESC",
             least=0.9,
-            paths=[f"{_DATA}?filter={quote(_FILTER)}&sort=-amount"],
+            paths=[f"{DATA}?filter={quote(FILTER)}&sort=-amount"],
         ),
         Case(
             name="list 100, filter on two columns and sort, other values each",
@@ -185,7 +191,7 @@ def _cases(rows: int, ids: Sequence[str], pages: Sequence[str] = (_DATA,)) -> li
             + listed % "country = 'C' || :c AND kind = 'port' ORDER BY amount DESC",
             least=0.9,
             paths=[
-                f"{_DATA}?filter={quote(_FILTER.replace('C5', f'C{number}'))}&sort=-amount"
+                f"{DATA}?filter={quote(FILTER.replace('C5', f'C{number}'))}&sort=-amount"
                 for number in range(COUNTRIES)
             ],
         ),
@@ -193,22 +199,22 @@ def _cases(rows: int, ids: Sequence[str], pages: Sequence[str] = (_DATA,)) -> li
             name="list 100 under a row filter",
             script=listed % "country IN ('C1','C2','C3') AND active ORDER BY id",
             least=0.6,
-            paths=[_DATA],
+            paths=[DATA],
             key="filtered",
         ),
         Case(
             name="create",
             script=f"INSERT INTO {limit} ({_COLUMNS}) VALUES ({values});",
             least=0.7,
-            paths=[_DATA],
+            paths=[DATA],
             method="POST",
-            body=json.dumps({"code": "{letter}{n}", **_ROW}),
+            body=json.dumps({"code": "{letter}{n}", **ROW}),
         ),
         Case(
             name="update",
             script=f"{chosen}UPDATE {limit} SET city = 'Bern ' || :n, amount = :n WHERE id = :n;",
             least=0.6,
-            paths=[f"{_DATA}/{each}" for each in ids],
+            paths=[f"{DATA}/{each}" for each in ids],
             method="PUT",
             body='{"city": "Bern {n}", "amount": 1}',
         ),
@@ -226,7 +232,7 @@ def _one_worker(
     for case in cases:
         limit = _Limit(url, case.script).per_s(clients=CLIENTS, seconds=seconds)
         used = processor_s(pid)
-        seen = _load(address, keys, case, clients=CLIENTS, seconds=seconds)
+        seen = run_load(address, keys, case, clients=CLIENTS, seconds=seconds)
         used = 1e6 * (processor_s(pid) - used) / (seen.per_s * (seconds + load.WARM_UP_S))
         figure = _throughput(case, seen, limit, "1 worker")
         yield replace(figure, note=f"{figure.note}; {used:,.0f} us of the worker each")
@@ -242,7 +248,7 @@ def _two_workers(
 ) -> Iterator[Figure]:
     for case in cases:
         limit = _Limit(url, case.script).per_s(clients=CLIENTS, seconds=seconds)
-        seen = _load(address, keys, case, clients=CLIENTS, seconds=seconds)
+        seen = run_load(address, keys, case, clients=CLIENTS, seconds=seconds)
         yield _throughput(case, seen, limit, "2 workers")
 
 
@@ -262,9 +268,9 @@ def _row_filter_cost(
     address: str, keys: Mapping[str, str], case: Case, filtered: load.Seen, seconds: float
 ) -> Figure:
     """What the row filter costs beyond the same filter asked for by the caller."""
-    asked = f"{_DATA}?filter={quote(_AS_ROW_FILTER)}"
+    asked = f"{DATA}?filter={quote(AS_ROW_FILTER)}"
     free = Case(name=case.name, script="", least=0, paths=[asked])
-    seen = _load(address, keys, free, clients=CLIENTS, seconds=seconds)
+    seen = run_load(address, keys, free, clients=CLIENTS, seconds=seconds)
     return Figure(
         case="the same list, filtered by the caller / by the row filter",
         value=seen.per_s / filtered.per_s,
@@ -276,7 +282,7 @@ def _row_filter_cost(
 
 def _latency(url: str, address: str, keys: Mapping[str, str], case: Case, seconds: float) -> Figure:
     limit_ms = _Limit(url, case.script).median_ms(seconds=seconds)
-    seen = _load(address, keys, case, clients=1, seconds=seconds)
+    seen = run_load(address, keys, case, clients=1, seconds=seconds)
     return Figure(
         case=f"{case.name}, 1 client, median above that of pgbench",
         value=seen.median_ms - limit_ms,
@@ -286,7 +292,7 @@ def _latency(url: str, address: str, keys: Mapping[str, str], case: Case, second
     )
 
 
-def _load(
+def run_load(
     address: str, keys: Mapping[str, str], case: Case, *, clients: int, seconds: float
 ) -> load.Seen:
     seen = load.run(
@@ -361,7 +367,7 @@ async def _fill_limit(conn: Connection) -> None:
     await conn.execute(b"VACUUM ANALYZE mdm_data.location")
 
 
-async def _ids(conn: Connection) -> list[str]:
+async def ids_of(conn: Connection) -> list[str]:
     query = b"SELECT _sys_id::text FROM mdm_data.location ORDER BY random() LIMIT 20000"
     return [found for (found,) in await (await conn.execute(query)).fetchall()]
 
@@ -369,17 +375,17 @@ async def _ids(conn: Connection) -> list[str]:
 # --- the server -----------------------------------------------------------------------------------
 
 
-def _key(address: str, name: str) -> str:
+def api_key(address: str, name: str) -> str:
     made = _post(address, "/api/v1/api-keys", json.dumps({"name": name}).encode())
     return str(made["key"])
 
 
-def _fill(address: str, rows: int) -> None:
+def fill(address: str, rows: int) -> None:
     _post(address, "/api/v1/entities/country/data/bulk", countries())
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rows.csv"
         write_csv(file, rows)
-        answer = _post(address, f"{_DATA}/bulk-csv", file.read_bytes(), "text/csv")
+        answer = _post(address, f"{DATA}/bulk-csv", file.read_bytes(), "text/csv")
     assert answer["inserted"] == rows, answer
 
 

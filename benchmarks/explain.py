@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import httpx2
 from bench_deploy import apply
-from bench_requests import _AS_ROW_FILTER, _DATA, _FILTER, _RIGHTS, _ROW, _fill
+from bench_requests import AS_ROW_FILTER, DATA, FILTER, RIGHTS, ROW, fill
 from locations import FILES
 from psycopg import AsyncConnection, AsyncRawCursor
 from served import KEY, serving
@@ -117,41 +117,41 @@ async def _cases(conn: Connection, client: httpx2.AsyncClient) -> Sequence[Case]
     before = datetime.now(UTC).isoformat()
     for row_id in ids:  # so that there is a past
         body = {"city": "Bern"}
-        await _ask(client, Case(name="", path=f"{_DATA}/{row_id}", method="PUT", body=body), KEY)
+        await _ask(client, Case(name="", path=f"{DATA}/{row_id}", method="PUT", body=body), KEY)
     found = await conn.execute(b"SELECT count(*) / 2 FROM mdm.event")
     middle = (await found.fetchall())[0][0]
-    page = (await _ask(client, Case(name="", path=f"{_DATA}?sort=code&take=100"), KEY)).json()
+    page = (await _ask(client, Case(name="", path=f"{DATA}?sort=code&take=100"), KEY)).json()
     after = quote(page["nextAfter"]) if page.get("nextAfter") else ""
     return (
-        Case(name="read by id", path=f"{_DATA}/{ids[0]}"),
-        Case(name="list 100", path=f"{_DATA}?take=100"),
-        Case(name="next page in the order of the key", path=f"{_DATA}?sort=code&after={after}"),
+        Case(name="read by id", path=f"{DATA}/{ids[0]}"),
+        Case(name="list 100", path=f"{DATA}?take=100"),
+        Case(name="next page in the order of the key", path=f"{DATA}?sort=code&after={after}"),
         Case(
             name="list, filter on two columns and sort",
-            path=f"{_DATA}?filter={quote(_FILTER)}&sort=-amount",
+            path=f"{DATA}?filter={quote(FILTER)}&sort=-amount",
         ),
-        Case(name="list, filtered by the caller", path=f"{_DATA}?filter={quote(_AS_ROW_FILTER)}"),
-        Case(name="list under the same as a row filter", path=_DATA, key="filtered"),
+        Case(name="list, filtered by the caller", path=f"{DATA}?filter={quote(AS_ROW_FILTER)}"),
+        Case(name="list under the same as a row filter", path=DATA, key="filtered"),
         Case(name="search for a word", path="/api/v1/search/data?q=Bern&entity=location"),
-        Case(name="list as of a moment", path=f"{_DATA}?asOfUtc={quote(before)}"),
+        Case(name="list as of a moment", path=f"{DATA}?asOfUtc={quote(before)}"),
         Case(name="page of 500 of the feed", path=f"/api/v1/changes?afterId={middle}&take=500"),
         Case(
             name="create",
-            path=_DATA,
+            path=DATA,
             method="POST",
-            body={"code": "Z0000001", **_ROW},
+            body={"code": "Z0000001", **ROW},
             undo="DELETE FROM mdm_data.location WHERE code = 'Z0000001'",
         ),
         Case(
             name="update",
-            path=f"{_DATA}/{ids[1]}",
+            path=f"{DATA}/{ids[1]}",
             method="PUT",
             body={"city": "Chur"},
             undo="UPDATE mdm_data.location SET city = 'Bern' WHERE city = 'Chur'",
         ),
         Case(
             name="delete",
-            path=f"{_DATA}/{ids[2]}",
+            path=f"{DATA}/{ids[2]}",
             method="DELETE",
             undo="UPDATE mdm_data.location SET _sys_is_deleted = false WHERE _sys_is_deleted",
         ),
@@ -291,14 +291,14 @@ async def _alone() -> None:
             async with opened(url) as conn:
                 await apply(conn, read_tree(_definitions()))
             with serving(url) as (address, _):
-                _fill(address, rows)
+                fill(address, rows)
             PAGE.write_text(await measure(url))
         finally:
             await embedded.aclose()
 
 
 def _definitions() -> dict[str, bytes]:
-    files = {**FILES, "permissions.yaml": _RIGHTS}
+    files = {**FILES, "permissions.yaml": RIGHTS}
     location = files["entities/location.yaml"].replace("historyEnabled: true\n", _SEARCHED)
     return {
         name: text.encode() for name, text in {**files, "entities/location.yaml": location}.items()
