@@ -23,10 +23,11 @@ from urllib.parse import quote
 import load
 import peer_directus as directus
 from bench_deploy import apply
+from bench_requests import DATA, FILTER, RIGHTS, ROW, fill, key_of
 from figures import Figure
-from locations import FILES, countries, write_csv
+from locations import FILES
 from peer_install import DIRECTUS, installed
-from served import KEY, serving
+from served import serving
 from warehouse import Server, opened
 
 from mdm_gitops.source import read_tree
@@ -34,33 +35,9 @@ from mdm_gitops.source import read_tree
 ROWS: Final = 100_000
 CLIENTS: Final = 64
 ROWS_OF_A_LIST: Final = 100
-_DATA: Final = "/api/v1/entities/location/data"
-_RIGHTS: Final = """\
-permissions:
-  - {users: ["apikey:editor"], domains: [bench], entities: [], actions: [write]}
-  - users: ["apikey:filtered"]
-    domains: [bench]
-    entities: [location]
-    actions: [read]
-    rowFilterDsl: "[country] IN ('C1','C2','C3') AND [active] = true"
-"""
-_FILTER: Final = "[country] = 'C5' AND [kind] = 'port'"
 _PEER_FILTER: Final = '{"_and":[{"country":{"_eq":"C5"}},{"kind":{"_eq":"port"}}]}'
 _CHOSEN: Final = "list 100, filter on two columns and sort"
 _UNDER_FILTER: Final = "list 100 under a row filter"
-_ROW: Final = {
-    "name": "Name of a new location",
-    "country": "C7",
-    "city": "Zürich",
-    "kind": "port",
-    "amount": "123.45",
-    "pieces": 17,
-    "active": True,
-    "opened": "2020-01-31",
-    "updated": "2024-03-10T01:00:00Z",
-    "token": "01234567-0000-4000-8000-0123456789ab",
-    "note": "some words",
-}
 _NUMBERS: Final = 1_000_000  # of codes, for each turn
 _OUR_IDS: Final = b"SELECT _sys_id::text FROM mdm_data.location ORDER BY random() LIMIT 20000"
 _PEER_IDS: Final = b"SELECT id::text FROM public.location ORDER BY random() LIMIT 20000"
@@ -131,7 +108,7 @@ class Contender:
 async def measure(server: Server, folder: Path, *, is_full: bool) -> list[Figure]:
     seconds, turns = (5.0, 3) if is_full else (4.0, 2)
     place = await directus.prepared(installed(), server.url, folder, rows=ROWS)
-    url = await _prepared(server, folder)
+    url = await _prepared(server)
     cases = _cases(await _ids(url, _OUR_IDS), await _ids(place.url, _PEER_IDS))
     figures = []
     async with _contenders(place, url) as (peer, *ours):
@@ -158,8 +135,8 @@ async def _contenders(place: directus.Place, url: str) -> AsyncIterator[list[Con
             one = Contender(
                 name="1 worker",
                 address=address,
-                editor={"X-API-Key": _key(address, "editor")},
-                filtered={"X-API-Key": _key(address, "filtered")},
+                editor={"X-API-Key": key_of(address, "editor")},
+                filtered={"X-API-Key": key_of(address, "filtered")},
                 letter="A",
             )
             two = replace(one, name="2 workers", address=address_of_two, letter="B")
@@ -168,9 +145,9 @@ async def _contenders(place: directus.Place, url: str) -> AsyncIterator[list[Con
 
 def _cases(ours: Sequence[str], theirs: Sequence[str]) -> list[Case]:
     items = directus.ITEMS
-    created = json.dumps({"code": "{letter}{n}", **_ROW})
+    created = json.dumps({"code": "{letter}{n}", **ROW})
     updated = '{"city": "Bern {n}", "amount": 1}'
-    rows = [f"{_DATA}/{each}" for each in ours]
+    rows = [f"{DATA}/{each}" for each in ours]
     peer_rows = [f"{items}/{each}" for each in theirs]
     listed = f"{items}?limit=100"
     return [
@@ -183,25 +160,25 @@ def _cases(ours: Sequence[str], theirs: Sequence[str]) -> list[Case]:
         Case(
             name="list 100",
             least=6.5,
-            ours=Request(paths=[_DATA]),
+            ours=Request(paths=[DATA]),
             theirs=Request(paths=[listed]),
         ),
         Case(
             name=_CHOSEN,
             least=3.5,
-            ours=Request(paths=[f"{_DATA}?filter={quote(_FILTER)}&sort=-amount"]),
+            ours=Request(paths=[f"{DATA}?filter={quote(FILTER)}&sort=-amount"]),
             theirs=Request(paths=[f"{listed}&filter={quote(_PEER_FILTER)}&sort=-amount"]),
         ),
         Case(
             name=_UNDER_FILTER,
             least=5.5,
-            ours=Request(paths=[_DATA], is_filtered=True),
+            ours=Request(paths=[DATA], is_filtered=True),
             theirs=Request(paths=[listed], is_filtered=True),
         ),
         Case(
             name="create",
             least=30,
-            ours=Request(paths=[_DATA], method="POST", body=created),
+            ours=Request(paths=[DATA], method="POST", body=created),
             theirs=Request(paths=[items], method="POST", body=created),
         ),
         Case(
@@ -269,32 +246,17 @@ async def _check_log(url: str) -> None:
 # --- ours -----------------------------------------------------------------------------------------
 
 
-async def _prepared(server: Server, folder: Path) -> str:
+async def _prepared(server: Server) -> str:
     """Return the URL of a database with the rows, which came in by the API."""
     url = await server.fresh_database()
     files = {name: text.encode() for name, text in FILES.items()}
     async with opened(url) as conn:
-        await apply(conn, read_tree({**files, "permissions.yaml": _RIGHTS.encode()}))
-    file = folder / "rows.csv"
-    write_csv(file, ROWS)
+        await apply(conn, read_tree({**files, "permissions.yaml": RIGHTS.encode()}))
     with serving(url) as (address, _):
-        _post(address, "/api/v1/entities/country/data/bulk", countries())
-        answer = _post(address, f"{_DATA}/bulk-csv", file.read_bytes(), "text/csv")
-    assert answer["inserted"] == ROWS, answer
+        fill(address, ROWS)
     async with opened(url) as conn:
         await conn.execute(b"VACUUM ANALYZE mdm_data.location")
     return url
-
-
-def _key(address: str, name: str) -> str:
-    return str(_post(address, "/api/v1/api-keys", json.dumps({"name": name}).encode())["key"])
-
-
-def _post(address: str, path: str, body: bytes, media_type: str = "application/json") -> Any:
-    headers = {"X-API-Key": KEY, "Content-Type": media_type}
-    request = urllib.request.Request(address + path, data=body, headers=headers)
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        return json.loads(answer.read())
 
 
 async def _ids(url: str, query: bytes) -> list[str]:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from figures import Told
 from warehouse import Server
@@ -59,90 +59,45 @@ async def _requests(run: Run) -> list[Told]:
     )
 
 
+def _bench(
+    module: str, *places: Literal["server", "folder"], **sizes: tuple[int, int]
+) -> Callable[[Run], Awaitable[list[Told]]]:
+    """Return what calls *module* with *places* of the run, and the full or the small of *sizes*."""
+
+    def measure(run: Run) -> Awaitable[list[Told]]:
+        given = (getattr(run, place) for place in places)
+        found = _module(module).measure(*given, **{n: run.of(*size) for n, size in sizes.items()})
+        return cast(Awaitable[list[Told]], found)
+
+    return measure
+
+
+_BOTH: Final = ("server", "folder")
 PARTS: Final = (
     Part(name="access", measure=_access),
     Part(name="validate", measure=_validate),
-    Part(name="start", measure=lambda run: _module("bench_start").measure(run.folder)),
+    Part(name="start", measure=_bench("bench_start", "folder")),
     Part(name="size", measure=lambda run: _thread(_module("bench_size").measure)),
-    Part(
-        name="reconcile",
-        measure=lambda run: _module("bench_reconcile").measure(run.server, run.folder),
-    ),
-    Part(
-        name="memory", measure=lambda run: _module("bench_memory").measure(run.server, run.folder)
-    ),
-    Part(
-        name="deploy",
-        measure=lambda run: _module("bench_deploy").measure(
-            run.server, run.folder, rounds=run.of(3, 1)
-        ),
-    ),
+    Part(name="reconcile", measure=_bench("bench_reconcile", *_BOTH)),
+    Part(name="memory", measure=_bench("bench_memory", *_BOTH)),
+    Part(name="deploy", measure=_bench("bench_deploy", *_BOTH, rounds=(3, 1))),
     Part(name="requests", measure=_requests),
+    Part(name="import", measure=_bench("bench_import", *_BOTH, rows=(1_000_000, 200_000))),
+    Part(name="bulk", measure=_bench("bench_bulk", *_BOTH, rows=(1_000_000, 100_000))),
+    Part(name="export", measure=_bench("bench_export", "server", rows=(1_000_000, 200_000))),
+    Part(name="feed", measure=_bench("bench_feed", "server", changes=(200_000, 100_000))),
+    Part(name="webhooks", measure=_bench("bench_webhooks", "server")),
     Part(
-        name="import",
-        measure=lambda run: _module("bench_import").measure(
-            run.server, run.folder, rows=run.of(1_000_000, 200_000)
-        ),
+        name="time-travel", measure=_bench("bench_time_travel", "server", rows=(1_000_000, 50_000))
     ),
-    Part(
-        name="bulk",
-        measure=lambda run: _module("bench_bulk").measure(
-            run.server, run.folder, rows=run.of(1_000_000, 100_000)
-        ),
-    ),
-    Part(
-        name="export",
-        measure=lambda run: _module("bench_export").measure(
-            run.server, rows=run.of(1_000_000, 200_000)
-        ),
-    ),
-    Part(
-        name="feed",
-        measure=lambda run: _module("bench_feed").measure(
-            run.server, changes=run.of(200_000, 100_000)
-        ),
-    ),
-    Part(name="webhooks", measure=lambda run: _module("bench_webhooks").measure(run.server)),
-    Part(
-        name="time-travel",
-        measure=lambda run: _module("bench_time_travel").measure(
-            run.server, run.of(1_000_000, 50_000)
-        ),
-    ),
-    Part(
-        name="search",
-        measure=lambda run: _module("bench_search").measure(
-            run.server, rows=run.of(1_000_000, 200_000)
-        ),
-    ),
-    Part(
-        name="matching",
-        measure=lambda run: _module("bench_matching").measure(
-            run.server, run.folder, rows=run.of(1_000_000, 100_000)
-        ),
-    ),
-    Part(
-        name="choices",
-        measure=lambda run: _module("bench_choices").measure(
-            run.server, rows=run.of(1_000_000, 200_000)
-        ),
-    ),
-    Part(
-        name="growth",
-        measure=lambda run: _module("bench_growth").measure(
-            run.server, run.folder, is_full=run.is_full
-        ),
-    ),
+    Part(name="search", measure=_bench("bench_search", "server", rows=(1_000_000, 200_000))),
+    Part(name="matching", measure=_bench("bench_matching", *_BOTH, rows=(1_000_000, 100_000))),
+    Part(name="choices", measure=_bench("bench_choices", "server", rows=(1_000_000, 200_000))),
+    Part(name="growth", measure=_bench("bench_growth", *_BOTH, is_full=(True, False))),
     Part(
         name="trigrams",
         measure=lambda run: _module("bench_trigrams").measure(run.of(1_000_000, 200_000)),
         is_extra=True,
     ),
-    Part(
-        name="peer",
-        measure=lambda run: _module("bench_peer").measure(
-            run.server, run.folder, is_full=run.is_full
-        ),
-        is_extra=True,
-    ),
+    Part(name="peer", measure=_bench("bench_peer", "server", is_full=(True, False)), is_extra=True),
 )
