@@ -23,7 +23,7 @@ from urllib.parse import quote
 import load
 import peer_directus as directus
 from bench_deploy import apply
-from bench_requests import DATA, FILTER, RIGHTS, ROW, fill, key_of
+from bench_requests import DATA, FILTER, RIGHTS, ROW, api_key, fill
 from figures import Figure
 from locations import FILES
 from peer_install import DIRECTUS, installed
@@ -135,8 +135,8 @@ async def _contenders(place: directus.Place, url: str) -> AsyncIterator[list[Con
             one = Contender(
                 name="1 worker",
                 address=address,
-                editor={"X-API-Key": key_of(address, "editor")},
-                filtered={"X-API-Key": key_of(address, "filtered")},
+                editor={"X-API-Key": api_key(address, "editor")},
+                filtered={"X-API-Key": api_key(address, "filtered")},
                 letter="A",
             )
             two = replace(one, name="2 workers", address=address_of_two, letter="B")

@@ -71,6 +71,7 @@ async def observer(database_url: str) -> AsyncIterator[Observer]:
     async with observing(database_url) as observer:
         yield observer
 
+
 CODE_CHECK = Check(name="ck_code_length", column="code", rule=RuleKind.LENGTH, argument=10)
 ALLOWED = Check(name="ck_code_allowed", column="code", rule=RuleKind.RANGE, argument=("0", None))
 AMOUNT_IX = Index(name="child__ix_parent", columns=("parent",), unique=False)
