@@ -37,7 +37,13 @@ from mdm_api.security import CredentialKind
 from mdm_api.services import Services, utc_now
 from mdm_api.table import OPERATIONS
 from mdm_api.throttle import count, is_limited
-from mdm_api.upkeep import forget_ended_sessions, forget_old_imports, keep_feed, tell_refusals
+from mdm_api.upkeep import (
+    forget_ended_sessions,
+    forget_old_imports,
+    keep_feed,
+    remove_deleted_rows,
+    tell_refusals,
+)
 from mdm_gitops.access.api_keys import note_use
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.writing import RowWriter
@@ -220,6 +226,7 @@ async def _chores(services: Services) -> None:
     await keep_feed(services)
     await forget_ended_sessions(services)
     await forget_old_imports(services)
+    await remove_deleted_rows(services)
     if services.rate_limit is not None:
         with contextlib.suppress(MdmError):  # told by the requests that fail
             await services.rate_limit.forget_past_windows()

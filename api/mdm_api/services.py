@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from mdm_api.scanning import Scanner
-from mdm_api.upkeep import Refusals
+from mdm_api.upkeep import Expiry, Refusals
 from mdm_gitops.access import Tier
 from mdm_gitops.access.rate_limit import RateLimit
 from mdm_gitops.data.approvals import Approver
@@ -54,6 +54,7 @@ class Services:
     now: Callable[[], datetime] = field(default=utc_now)
     used_keys: set[str] = field(default_factory=set)  # since the last housekeeping
     refusals: Refusals = field(default_factory=Refusals)
+    expiry: Expiry = field(default_factory=Expiry)
 
     async def with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run *work*, which only reads, on a connection of the pool.

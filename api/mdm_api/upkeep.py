@@ -1,4 +1,4 @@
-"""What a server does beside its requests for the change feed and the audit.
+"""What a server does beside its requests for the change feed, the audit and rows that are kept no longer.
 
 New changes get their ids also when nobody reads, what is old is removed, and credentials that were
 refused are written down: counted per address, so that whoever tries many fills no table.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ from mdm_gitops.access.api_keys import digest
 from mdm_gitops.access.sessions import forget_sessions
 from mdm_gitops.data import audit
 from mdm_gitops.data.asking import StateMoved
+from mdm_gitops.data.expiry import remove_deleted
 from mdm_gitops.data.feed import number_changes
 from mdm_gitops.data.idempotency import forget_answers
 from mdm_gitops.data.import_errors import remove_old_imports
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("mdm_api.upkeep")
 _MOST_REFUSALS: Final = 1_000
 _OTHERS: Final = "others"
+_EXPIRY_EVERY_S: Final = 3_600.0  # it reads tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,33 @@ def note_refusal(call: Call) -> None:
             key_name=stored.name if stored else "",
         )
     )
+
+
+@dataclass(slots=True)
+class Expiry:
+    """When soft-deleted rows were last looked through, by the monotonic clock."""
+
+    done_at: float | None = None
+
+    def is_due(self) -> bool:
+        return self.done_at is None or time.monotonic() - self.done_at >= _EXPIRY_EVERY_S
+
+
+async def remove_deleted_rows(services: Services) -> None:
+    """Delete rows for good whose ``deletedRetentionDays`` are over; what fails is for the next time."""
+    if not services.expiry.is_due():
+        return
+    with contextlib.suppress(MdmError, StateMoved):  # told by the requests that fail
+        async with borrow(services.pool) as conn:
+            removed = await remove_deleted(
+                conn,
+                schemas=services.schemas,
+                state=await services.store.current(conn),
+                now=services.now(),
+            )
+        services.expiry.done_at = time.monotonic()
+        if removed:
+            _LOG.info("removed %d deleted rows", removed)
 
 
 async def keep_feed(services: Services) -> None:
