@@ -99,7 +99,8 @@ class _Source:
         layout = self._layout(self.root, outer_column=-1)
         footer = [comment.text for comment in self._alone]
         if isinstance(layout, Collection) and layout.entries:
-            header, above = _split_header(header)
+            # Blank lines alone part nothing, and must not move with a key that moves.
+            header, above = _split_header(header) if any(header) else ([], [])
             layout.entries[0].head[:0] = above
             _sort_keys(layout, model)
         return print_layout(layout, header=_one_blank(header), footer=_one_blank(footer))
@@ -258,7 +259,7 @@ def _split_header(lines: list[str]) -> tuple[list[str], list[str]]:
 
     A blank line parts them; without one, the line for editors is the header.
     """
-    if "" in lines and any(lines):
+    if "" in lines:
         last = len(lines) - 1 - lines[::-1].index("")
         return lines[: last + 1], lines[last + 1 :]
     last = max((n for n, line in enumerate(lines) if line.startswith(MODELINE)), default=-1)

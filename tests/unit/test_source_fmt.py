@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from mdm_gitops.errors import DefinitionError
@@ -164,6 +164,7 @@ LINES = st.lists(
 )  # fmt: skip
 
 
+@example(["", "", "n: q", "name: a"])
 @given(LINES)
 def test_fmt_keeps_meaning_and_comments_and_is_idempotent(lines: list[str]) -> None:
     data = "\n".join(lines).encode()
