@@ -50,8 +50,13 @@ _ROOM_BYTES = 4_000_000_000
 _PATIENCE = "-c statement_timeout=20s -c idle_in_transaction_session_timeout=60s"
 
 
+# What is made while tests are collected stays to the end: nothing to look through again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Spare the collector what stays to the end: thousands of tests and all modules."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
