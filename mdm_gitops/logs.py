@@ -157,14 +157,11 @@ def tell(logger: logging.Logger, message: str, facts: dict[str, Any]) -> None:
     """Log *message* with *facts* as ``logger.info(message, extra=facts)`` does, for lines that every request has.
 
     Where all lines go out as JSON it takes a shorter way: no record is made, and what is told within one turn
-    of the event loop is written together. The message and the facts are our own words and numbers alone.
+    of the event loop is made and written together. The message and the facts are our own words and numbers
+    alone, and *facts* is not changed afterwards.
     """
-    sink = _sink_of_json()
-    if sink is None:
+    if not _together.add(logger.name, message, facts):
         logger.info(message, extra=facts)
-        return
-    line = {"time": _clock(), "level": "info", "logger": logger.name, "message": message, **facts}
-    _together.add(_as_json(line) + "\n", sink)
 
 
 def _sink_of_json() -> TextIO | None:
@@ -175,39 +172,41 @@ def _sink_of_json() -> TextIO | None:
     return stream
 
 
-def _clock() -> str:
-    moment = time.time()
-    return f"{_second(int(moment))}.{int(moment % 1 * 1000):03}Z"
-
-
 @lru_cache(maxsize=2)
-def _second(number: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(number))
+def _clock(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:03}Z"
 
 
 class _Together:
     """Lines of one turn of the event loop."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._told: list[tuple[float, str, str, dict[str, Any]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None  # that writes them
 
-    def add(self, line: str, sink: TextIO) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._lines or loop is not self._loop:
-            self._loop = loop
-            loop.call_soon(self._write, sink)
-        self._lines.append(line)
+    def add(self, logger: str, message: str, facts: dict[str, Any]) -> bool:
+        """Return whether the line will be written."""
+        if not self._told or self._loop is None or not self._loop.is_running():
+            sink = _sink_of_json()
+            if sink is None:
+                return False
+            self._loop = asyncio.get_running_loop()  # which asks the kernel, so once a turn
+            self._loop.call_soon(self._write, sink)
+        self._told.append((time.time(), logger, message, facts))
+        return True
 
     def _write(self, sink: TextIO) -> None:
         """Write whole lines, few enough at a time that another process cannot write between them."""
-        lines, self._lines = self._lines, []
+        told, self._told = self._told, []
         piece = ""
-        for line in lines:
-            if len(piece) + len(line) > _WRITTEN_AT_ONCE:
+        for moment, logger, message, facts in told:
+            line = {"time": _clock(int(moment * 1000)), "level": "info", "logger": logger}
+            text = _as_json({**line, "message": message, **facts})
+            if len(piece) + len(text) >= _WRITTEN_AT_ONCE:
                 _write(sink, piece)
                 piece = ""
-            piece += line
+            piece += text + "\n"
         _write(sink, piece)
 
 

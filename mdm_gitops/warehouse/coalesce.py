@@ -23,6 +23,7 @@ R = TypeVar("R")
 class _Lane(Generic[I, R]):
     """The requests of one kind that may share a statement."""
 
+    loop: asyncio.AbstractEventLoop
     waiting: deque[tuple[I, asyncio.Future[R]]] = field(default_factory=deque)
     running: int = 0
 
@@ -54,8 +55,8 @@ class Coalescer(Generic[I, R]):
         """Return what will hold the result of *item*; a caller who gives up does not stop the batch."""
         lane = self._lanes.get(kind)
         if lane is None:
-            lane = self._lanes[kind] = _Lane()
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+            lane = self._lanes[kind] = _Lane(asyncio.get_running_loop())
+        future: asyncio.Future[R] = lane.loop.create_future()
         lane.waiting.append((item, future))
         if lane.running < self._width:
             lane.running += 1
