@@ -362,12 +362,25 @@ def _drop_view(change: DropView) -> Assessment:
 
 
 def _change_definition(change: ChangeDefinition) -> Assessment:
+    hazards = []
     opening = [field.path for field in change.fields if opens(field)]
-    if not opening and not change.widens_access:
-        return _NO_COST
-    what = f": {', '.join(opening)}" if opening else ""
-    message = f"more people can see or do something with {change.entity} than before{what}"
-    return _widening(_hazard("WIDENS_ACCESS", message))
+    if opening or change.widens_access:
+        what = f": {', '.join(opening)}" if opening else ""
+        message = f"more people can see or do something with {change.entity} than before{what}"
+        hazards.append(_hazard("WIDENS_ACCESS", message))
+    days = next((field.new for field in change.fields if _keeps_less(field)), None)
+    if days is not None:
+        message = f"deleted rows of {change.entity} go for good after {plural(days, 'day')}"
+        hazards.append(_hazard("DELETES_ROWS", message))
+        return Assessment(change_class=ChangeClass.DESTRUCTIVE, hazards=tuple(hazards))
+    return _widening(*hazards) if hazards else _NO_COST
+
+
+def _keeps_less(change: FieldChange) -> bool:
+    """Whether the property, changed so, lets rows go that were kept before."""
+    if change.path != "deletedRetentionDays" or change.new is None:
+        return False
+    return change.old is None or change.new < change.old
 
 
 def opens(change: FieldChange) -> bool:

@@ -20,7 +20,7 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.store import Store
 from tests.support.serving import KEY, Client, served
-from tests.support.warehouses import apply
+from tests.support.warehouses import apply, plan
 
 pytestmark = pytest.mark.anyio
 FILES = {
@@ -157,6 +157,15 @@ async def test_what_a_proposal_waits_for_stays_until_it_is_decided(lab: Lab) -> 
     assert await lab.codes("asked") == ["restoring"]
     await lab.send("POST", f"asked/approve/{restoring}")
     assert await lab.expire() == 0
+
+
+async def test_a_plan_that_lets_rows_go_sooner_wants_a_yes(lab: Lab) -> None:
+    kept = FILES["entities/kept.yaml"]
+    sooner = {**FILES, "entities/kept.yaml": kept + b"deletedRetentionDays: 5\n"}
+    made = await plan(lab.conn, read_tree(sooner))
+    [change] = [each for each in made.changes if each.change.entity == "kept"]
+    hazards = [(hazard.code.value, hazard.message) for hazard in change.assessment.hazards]
+    assert hazards == [("DELETES_ROWS", "deleted rows of kept go for good after 5 days")]
 
 
 async def test_what_is_restored_at_the_same_moment_stays(lab: Lab) -> None:

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from mdm_gitops.model import Action, ChangeClass
-from mdm_gitops.plan.changes import ALL, GrantPermission, RevokePermission
+from mdm_gitops.plan.changes import (
+    ALL,
+    ChangeDefinition,
+    FieldChange,
+    GrantPermission,
+    RevokePermission,
+)
 from mdm_gitops.plan.hazards import assess, lets_more_through
 from mdm_gitops.plan.physical import Check, RuleKind
 from mdm_gitops.plan.plan import Lock
@@ -266,6 +272,27 @@ WIDER = [
 @pytest.mark.parametrize(("new", "old", "wider"), WIDER)
 def test_a_rule_that_lets_more_through(new: Check, old: Check, wider: bool) -> None:
     assert lets_more_through(new, old) is wider
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hazards"),
+    [
+        (None, 30, ["DELETES_ROWS"]),
+        (60, 30, ["DELETES_ROWS"]),
+        (30, 60, []),
+        (30, None, []),
+    ],
+)
+def test_deleted_rows_that_are_kept_for_less_long_are_destroyed(
+    old: int | None, new: int | None, hazards: list[str]
+) -> None:
+    fields = (FieldChange(path="deletedRetentionDays", old=old, new=new),)
+    cost = assess(ChangeDefinition(entity="a", fields=fields), sizes={})
+    assert [hazard.code.value for hazard in cost.hazards] == hazards
+    assert cost.change_class is (ChangeClass.DESTRUCTIVE if hazards else ChangeClass.SAFE)
+    opened = FieldChange(path="columns.b.classification", old="restricted", new="public")
+    cost = assess(ChangeDefinition(entity="a", fields=(*fields, opened)), sizes={})
+    assert [hazard.code.value for hazard in cost.hazards] == ["WIDENS_ACCESS", *hazards]
 
 
 def test_a_rule_that_was_never_proven_proves_nothing() -> None:
