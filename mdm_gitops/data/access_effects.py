@@ -31,10 +31,9 @@ from mdm_gitops.errors import AccessDenied
 from mdm_gitops.filter import TypedFilter, columns_used
 from mdm_gitops.model import Action, PermissionGrant
 from mdm_gitops.model.access import ALL_DOMAINS
-from mdm_gitops.plan.access_report import AccessEffect, RowChange
+from mdm_gitops.plan.access_report import MAX_PAIRS, AccessEffect, RowChange
 from mdm_gitops.warehouse.store import StoredEntity
 
-MAX_PAIRS: Final = 200  # of principal and entity whose rows are counted
 MAX_LOOKED_AT: Final = 50_000  # pairs whose rights are compared
 _PER_SCAN: Final = 24  # filters of one statement
 _BUDGET_S: Final = 20.0  # for all statements together

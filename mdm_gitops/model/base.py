@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from functools import cached_property
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -24,6 +25,7 @@ class Definition(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
+        defer_build=True,  # most parts are only ever read as parts, by what reads the whole
         extra="forbid",
         strict=True,
         alias_generator=to_camel,
@@ -43,4 +45,15 @@ class Definition(BaseModel):
 
     def content_hash(self) -> str:
         """SHA-256 of the canonical document: equal for equal meaning, whatever the file's form."""
+        return self.digest
+
+    @cached_property
+    def digest(self) -> str:
         return hashlib.sha256(canonical_json(self.to_document()).encode()).hexdigest()
+
+    def __copy__(self) -> Self:
+        """Return a copy without what was worked out of the values: it is about to get others."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied

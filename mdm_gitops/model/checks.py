@@ -12,7 +12,6 @@ are checked at its end. An entity may refer to itself for the same reason.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -98,7 +97,8 @@ def _check_columns(entity: Entity) -> Iterator[Problem]:
     for index, column in enumerate(entity.columns):
         at: Pointer = ("columns", index)
         yield from check_column(column, at)
-        if (first := seen.get(column.folded)) is not None:
+        folded = column.folded
+        if (first := seen.get(folded)) is not None:
             yield Problem(
                 rule="duplicate-name",
                 message=f"column {column.name!r} is here twice"
@@ -106,7 +106,7 @@ def _check_columns(entity: Entity) -> Iterator[Problem]:
                 else f"columns {first!r} and {column.name!r} differ in case only",
                 pointer=(*at, "name"),
             )
-        seen.setdefault(column.folded, column.name)
+        seen.setdefault(folded, column.name)
         if column.renamed_from is not None:
             old = fold(column.renamed_from)
             if old in renamed:
@@ -287,7 +287,7 @@ def _check_known(entity: Entity, name: str, at: Pointer, *, no_json: bool) -> It
 
 
 def _twice(kind: str, names: Sequence[str], at: Pointer, *, inner: str = "") -> Iterator[Problem]:
-    if max(Counter(map(fold, names)).values(), default=1) == 1:
+    if len(set(map(fold, names))) == len(names):
         return
     seen: set[str] = set()
     for index, name in enumerate(names):

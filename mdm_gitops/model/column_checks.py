@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from mdm_gitops.model.entity import Column
 from mdm_gitops.model.names import fold, why_unusable_column
@@ -18,6 +18,23 @@ from mdm_gitops.model.problem import Pointer, Problem
 from mdm_gitops.model.values import DataType, NotOfType, to_json_value
 
 _SHOWN_CHARACTERS = 40
+_TEXTS = (frozenset(kind for kind in DataType if kind.is_text), "string and text")
+_DECIMALS = (frozenset({DataType.DECIMAL}), "decimal")
+_ORDERED = (
+    frozenset(kind for kind in DataType if kind.is_ordered),
+    "numbers, date and datetime",
+)
+_LISTED = (frozenset(DataType) - {DataType.JSON}, "types other than json")
+# The rule as it is written, where a column has it, and which types it means something for.
+_RULES_OF_TYPES: Final = (
+    ("maxLength", "max_length", *_TEXTS),
+    ("pattern", "pattern", *_TEXTS),
+    ("precision", "precision", *_DECIMALS),
+    ("scale", "scale", *_DECIMALS),
+    ("minValue", "min_value", *_ORDERED),
+    ("maxValue", "max_value", *_ORDERED),
+    ("allowedValues", "allowed_values", *_LISTED),
+)
 
 
 def check_column(column: Column, at: Pointer) -> Iterator[Problem]:
@@ -31,10 +48,11 @@ def check_column(column: Column, at: Pointer) -> Iterator[Problem]:
     yield from misplaced
     if misplaced:
         return
-    yield from _check_json_column(column, at)
+    if column.data_type is DataType.JSON:
+        yield from _check_json_column(column, at)
     rules = list(_check_rules(column, at))
     yield from rules
-    if not rules:
+    if not rules and (column.default is not None or column.allowed_values):
         yield from _check_values(column, at)
 
 
@@ -55,35 +73,18 @@ def check_renamed_from(old: str, new: str, at: Pointer, *, kind: str) -> Iterato
 def _misplaced_rules(column: Column, at: Pointer) -> Iterator[Problem]:
     """Rules that mean nothing for the column's type."""
     kind = column.data_type
-    groups = (
-        (kind.is_text, "string and text", ("maxLength", "pattern")),
-        (kind is DataType.DECIMAL, "decimal", ("precision", "scale")),
-        (kind.is_ordered, "numbers, date and datetime", ("minValue", "maxValue")),
-        (kind is not DataType.JSON, "types other than json", ("allowedValues",)),
-    )
-    given = {
-        "maxLength": column.max_length is not None,
-        "pattern": column.pattern is not None,
-        "precision": column.precision is not None,
-        "scale": column.scale is not None,
-        "minValue": column.min_value is not None,
-        "maxValue": column.max_value is not None,
-        "allowedValues": bool(column.allowed_values),
-    }
-    for fits_type, types, rules in groups:
-        for rule in rules:
-            if given[rule] and not fits_type:
-                yield Problem(
-                    rule="rule-not-for-type",
-                    message=f"{rule} is for {types}, but column {column.name!r} is {kind.value}",
-                    pointer=(*at, rule),
-                    on_key=True,
-                )
+    for rule, attribute, types, words in _RULES_OF_TYPES:
+        given = getattr(column, attribute)
+        if given is not None and given != () and kind not in types:
+            yield Problem(
+                rule="rule-not-for-type",
+                message=f"{rule} is for {words}, but column {column.name!r} is {kind.value}",
+                pointer=(*at, rule),
+                on_key=True,
+            )
 
 
 def _check_json_column(column: Column, at: Pointer) -> Iterator[Problem]:
-    if column.data_type is not DataType.JSON:
-        return
     for given, key in ((column.unique, "unique"), (column.reference is not None, "reference")):
         if given:
             yield Problem(
@@ -111,7 +112,8 @@ def _check_rules(column: Column, at: Pointer) -> Iterator[Problem]:
         )
     if column.pattern is not None and (refused := why_refused(column.pattern)):
         yield Problem(rule="bad-pattern", message=f"pattern {refused}", pointer=(*at, "pattern"))
-    yield from _check_limits(column, at)
+    if column.min_value is not None or column.max_value is not None:
+        yield from _check_limits(column, at)
 
 
 def _check_limits(column: Column, at: Pointer) -> Iterator[Problem]:
@@ -135,10 +137,9 @@ def _check_limits(column: Column, at: Pointer) -> Iterator[Problem]:
 
 def _check_values(column: Column, at: Pointer) -> Iterator[Problem]:
     """Judge allowed values by all other rules, and the default by all rules."""
-    if column.default is None and not column.allowed_values:
-        return
-    without_list = column.model_copy(update={"allowed_values": ()})
-    judge = ValueJudge.of(without_list)
+    listed = bool(column.allowed_values)
+    others = column.model_copy(update={"allowed_values": ()}) if listed else column
+    judge = ValueJudge.of(others)
     seen: set[Any] = set()
     good = True
     for index, raw in enumerate(column.allowed_values):
@@ -155,7 +156,8 @@ def _check_values(column: Column, at: Pointer) -> Iterator[Problem]:
         else:
             seen.add(judge.typed(raw))
     if column.default is not None and good:
-        refused = ValueJudge.of(column).why_refused(column.default)
+        whole = ValueJudge.of(column) if listed else judge
+        refused = whole.why_refused(column.default)
         if refused:
             yield Problem(
                 rule="bad-default",

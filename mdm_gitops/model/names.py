@@ -33,15 +33,15 @@ def fold(name: str) -> str:
 
 def why_unusable(name: str) -> str | None:
     """Say in a sentence why *name* cannot name an entity or a column, or return None."""
+    if _NAME.match(name) and "__" not in name:
+        return None
     if len(name) > MAX_LENGTH:
         return f"{name[:20]!r}... has {len(name)} characters, at most {MAX_LENGTH} are allowed"
     if name.startswith("_"):
         return f"{name!r} starts with _, which is kept for system columns"
     if not _NAME.match(name):
         return f"{name!r} may hold only A-Z, a-z, 0-9 and _, and must start with a letter"
-    if "__" in name:
-        return f"{name!r} holds __, which is kept for the tables behind an entity"
-    return None
+    return f"{name!r} holds __, which is kept for the tables behind an entity"
 
 
 def why_unusable_entity(name: str) -> str | None:
@@ -51,6 +51,6 @@ def why_unusable_entity(name: str) -> str | None:
 
 
 def why_unusable_column(name: str) -> str | None:
-    if fold(name) in POSTGRES_COLUMNS:
+    if name.lower() in POSTGRES_COLUMNS:
         return f"{name!r} is a column that PostgreSQL keeps for itself"
     return why_unusable(name)

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from mdm_gitops.model import Action
+
+MAX_PAIRS: Final = 200  # of principal and entity whose rows are counted
 
 
 class Verdict(StrEnum):

@@ -5,7 +5,7 @@ Everything is read in one snapshot, so a plan never mixes two states. Nothing is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,15 +18,13 @@ from mdm_gitops.plan.access_report import NO_REPORT, AccessReport
 from mdm_gitops.plan.build import ACCESS, Draft, complete, draft
 from mdm_gitops.plan.changes import SeedCounts
 from mdm_gitops.plan.facts import Facts
-from mdm_gitops.plan.plan import CheckResult, Plan
+from mdm_gitops.plan.plan import CheckResult, DataCheck, Plan
 from mdm_gitops.plan.saved_filters import OwnedFilter, asks_about, notes_on_saved_filters
 from mdm_gitops.plan.seeds import SeedQuestion
 from mdm_gitops.warehouse.catalog import read_facts
-from mdm_gitops.warehouse.checks import run_checks
 from mdm_gitops.warehouse.connect import in_our_words
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.saved_filters import read_saved_filters
-from mdm_gitops.warehouse.seed_counts import count_seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +111,13 @@ async def _asked(
         facts = await read_facts(conn, definitions, schemas=schemas)
         _must_be_known(target, definitions, facts)
         drafted = draft(definitions, facts, target=target)
-        checks = [check for check, _ in drafted.checks]
-        found = await run_checks(conn, checks, schemas=schemas)
+        results = await _checked(conn, [check for check, _ in drafted.checks], schemas)
         counts = await _seed_counts(conn, drafted.seed_questions, schemas)
         saved = await read_saved_filters(conn, asks_about(drafted), schemas=schemas)
         access = NO_REPORT
         if inspect is not None:  # last, because it sets a time limit of its own
             access = await inspect(conn, _drafted(drafted, counts, target), schemas=schemas)
-    return drafted, [found[check] for check in checks], counts, saved, access
+    return drafted, results, counts, saved, access
 
 
 def _drafted(draft: Draft, counts: Mapping[str, SeedCounts], target: Collection[str]) -> Drafted:
@@ -138,9 +135,24 @@ def _must_be_known(target: Collection[str], definitions: Definitions, facts: Fac
             raise InputError(f"there is no entity {name!r}", hint=did_you_mean(name, sorted(known)))
 
 
+async def _checked(
+    conn: AsyncConnection[Any], checks: Sequence[DataCheck], schemas: Schemas
+) -> list[CheckResult]:
+    if not checks:
+        return []
+    from mdm_gitops.warehouse.checks import run_checks  # imports sqlglot, which takes 0.1 s
+
+    found = await run_checks(conn, checks, schemas=schemas)
+    return [found[check] for check in checks]
+
+
 async def _seed_counts(
     conn: AsyncConnection[Any], questions: Mapping[str, SeedQuestion], schemas: Schemas
 ) -> dict[str, SeedCounts]:
+    if not questions:
+        return {}
+    from mdm_gitops.warehouse.seed_counts import count_seed  # imports sqlglot
+
     return {
         name: await count_seed(conn, question, schemas=schemas)
         for name, question in questions.items()
