@@ -5,6 +5,8 @@ multiply, and deep nesting overflows the C stack. Here each event is judged befo
 built. Refused: anchors, aliases, tags, merge keys, directives, repeated keys, a second document,
 and more depth or nodes than ``source.limits`` allows.
 
+Files in the plain form do not come here (``source.yaml_plain``).
+
 Positions are not kept: they are needed only when something is wrong, and then
 ``source.yaml_nodes`` reads the text again.
 """
@@ -21,6 +23,7 @@ from mdm_gitops.model.names import one_object
 from mdm_gitops.source.limits import MAX_DEPTH, MAX_NODES, MAX_YAML_BYTES
 from mdm_gitops.source.scalars import ScalarRefused, resolve
 from mdm_gitops.source.text import check_printable, decode
+from mdm_gitops.source.yaml_plain import read_plain
 
 # Names, types and words that short stand in many files; equal ones are one object.
 _SHARED_LENGTH: Final = 48
@@ -45,7 +48,14 @@ def load_yaml(data: bytes, path: str) -> Any:
     Raises:
         DefinitionError: with all findings up to the first that makes going on pointless.
     """
-    check_printable(decode(data, path, max_bytes=MAX_YAML_BYTES), path)
+    text = decode(data, path, max_bytes=MAX_YAML_BYTES)
+    check_printable(text, path)
+    plain = read_plain(text)
+    return parse_yaml(data, path) if plain is None else plain
+
+
+def parse_yaml(data: bytes, path: str) -> Any:
+    """Return the same by the parser alone, which knows all of YAML; *data* has passed the gate."""
     reader = _Reader(data, path)
     try:
         value = reader.read()
