@@ -7,6 +7,7 @@ costs no more than click itself. How errors become exit codes is in ``cli._error
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import MutableMapping, Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -165,6 +166,8 @@ def main(ctx: click.Context) -> None:
 
     # Importing and reading make many objects and hardly a cycle: looking for them costs 10 %.
     gc.set_threshold(50_000)
+    # No plugin of another package changes how definitions are read; to look for one costs as much.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     ctx.color = wants_color()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -72,8 +72,11 @@ def _read(text: str) -> dict[str, Any]:
     container: Any = root
     level = 0  # the indentation of the container
     waiting: str | None = None  # the key of the container whose value may follow
+    known = _known
     for line in text.split("\n"):
-        indent, inner, key, value, is_bare, is_open = _remembered(line)
+        indent, inner, key, value, is_bare, is_open = (
+            known(line) if len(line) <= _SHARED_LINE else _line(line)
+        )
         if indent < 0:
             continue
         if waiting is not None and (indent > level or (inner and indent == level)):
@@ -112,10 +115,6 @@ def _closed(stack: list[tuple[int, Any]]) -> tuple[int, Any]:
     if not stack:
         raise _NotPlain
     return stack.pop()
-
-
-def _remembered(line: str) -> _Line:
-    return _known(line) if len(line) <= _SHARED_LINE else _line(line)
 
 
 def _line(line: str) -> _Line:
