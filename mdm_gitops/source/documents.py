@@ -1,4 +1,4 @@
-"""Definition files in memory: their value, and where each part of it stands."""
+"""Definition files in memory: what they say, and where each part of it stands."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ class YamlDocument:
     data: bytes
 
     @cached_property
-    def value(self) -> Any:
-        return load_yaml(self.data, self.path)
-
-    @cached_property
     def _root(self) -> Node | None:
         return compose(self.data)
 
@@ -46,12 +42,13 @@ class YamlDocument:
 
     def as_model(self, model: type[Shape], schema_name: str) -> Shape:
         """Return the document as a value of *model*, or raise DefinitionError with all findings."""
+        value = load_yaml(self.data, self.path)  # not kept: of a thousand files it is megabytes
         try:
-            return model.model_validate(self.value, by_alias=True, by_name=False)
+            return model.model_validate(value, by_alias=True, by_name=False)
         except ValidationError as exc:
             from mdm_gitops.source.explain import explain  # loads jsonschema: half of the start
 
-            problems = explain(schema_name, self.value, exc)
+            problems = explain(schema_name, value, exc)
         raise DefinitionError(findings_of(problems, self))
 
 
