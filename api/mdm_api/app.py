@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from mdm_api import security
+from mdm_api.allocator import give_large_blocks_back
 from mdm_api.callers import caller_of
 from mdm_api.definitions import DefinitionsProvider, FolderDefinitions, NoDefinitions
 from mdm_api.deployer import WarehouseDeployer
@@ -174,6 +175,7 @@ def folder_definitions(folder: Path, settings: Settings) -> DefinitionsProvider:
 
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    give_large_blocks_back()
     services: Services = app.state.services
     async with services.pool:
         stopping = asyncio.Event()
