@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from mdm_gitops.source.limits import MAX_INTEGER_DIGITS
 
+# Names, types and words that short stand in many files; equal ones are one object.
+SHARED_LENGTH: Final = 48
 _WORDS: Final[dict[str, Any]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from sys import intern
 from typing import Any, Final, NamedTuple
 
+from mdm_gitops.model.names import one_object
 from mdm_gitops.source.limits import MAX_NODES
-from mdm_gitops.source.scalars import ScalarRefused, resolve
+from mdm_gitops.source.scalars import SHARED_LENGTH, ScalarRefused, resolve
 
 _DEEPEST: Final = 16
 _SHARED_LINE: Final = 120  # lines up to so long are remembered: most stand in many files
@@ -70,6 +70,7 @@ def _read(text: str) -> dict[str, Any]:
     root: dict[str, Any] = {}
     stack: list[tuple[int, Any]] = []  # what is open around the container
     container: Any = root
+    opened: Any
     level = 0  # the indentation of the container
     waiting: str | None = None  # the key of the container whose value may follow
     known = _known
@@ -131,9 +132,9 @@ def _line(line: str) -> _Line:
         value, is_open = _value(alone)
         return _Line(indent, inner, None, value, is_open=is_open)
     if rest is None or _IDLE.fullmatch(rest):
-        return _Line(indent, inner, intern(key), None, is_bare=True)
+        return _Line(indent, inner, key, None, is_bare=True)
     value, is_open = _value(rest)
-    return _Line(indent, inner, intern(key), value, is_open=is_open)
+    return _Line(indent, inner, key, value, is_open=is_open)
 
 
 _known: Final = lru_cache(maxsize=1_024)(_line)
@@ -148,11 +149,11 @@ def _value(text: str) -> tuple[Any, bool]:
     if plain is not None:
         return _scalar(plain), False
     if double is not None or single is not None:
-        return intern(single if double is None else double), False
+        return _shared(single if double is None else double), False
     if text[0] == "[":
         return [_scalar(item.strip()) for item in items.split(",")] if items else [], True
     found = [pair.partition(":") for pair in pairs.split(",")] if pairs else []
-    mapping = {intern(name.strip()): _scalar(word.strip()) for name, _, word in found}
+    mapping = {name.strip(): _scalar(word.strip()) for name, _, word in found}
     if len(mapping) != len(found):
         raise _NotPlain
     return mapping, True
@@ -160,6 +161,10 @@ def _value(text: str) -> tuple[Any, bool]:
 
 def _scalar(plain: str) -> Any:
     try:
-        return resolve(intern(plain))
+        return resolve(_shared(plain))
     except ScalarRefused:
         raise _NotPlain from None
+
+
+def _shared(text: str) -> str:
+    return one_object(text) if len(text) <= SHARED_LENGTH else text

@@ -21,12 +21,10 @@ from yaml._yaml import CParser
 from mdm_gitops.errors import DefinitionError, Finding, Findings, Location
 from mdm_gitops.model.names import one_object
 from mdm_gitops.source.limits import MAX_DEPTH, MAX_NODES, MAX_YAML_BYTES
-from mdm_gitops.source.scalars import ScalarRefused, resolve
+from mdm_gitops.source.scalars import SHARED_LENGTH, ScalarRefused, resolve
 from mdm_gitops.source.text import check_printable, decode
 from mdm_gitops.source.yaml_plain import read_plain
 
-# Names, types and words that short stand in many files; equal ones are one object.
-_SHARED_LENGTH: Final = 48
 # What the C parser says, in words that help whoever did not write a YAML parser.
 _SYNTAX_HINTS: Final = {
     "mapping values are not allowed": "put text that holds ': ' in quotes",
@@ -95,7 +93,7 @@ class _Reader:
                     key = self._key(event, container)
                     continue
                 value: Any = event.value
-                if len(value) <= _SHARED_LENGTH:
+                if len(value) <= SHARED_LENGTH:
                     value = one_object(value)
                 if event.implicit[0]:
                     try:
