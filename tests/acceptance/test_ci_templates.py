@@ -61,7 +61,7 @@ class Forge:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}/api"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def asks(self, method: str, target: str, body: Any, token: str) -> tuple[int, Any]:
         self.asked.append(f"{method} {target}")

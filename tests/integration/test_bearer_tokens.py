@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from starlette.applications import Starlette
 
 from tests.support.providers import AUDIENCE, CLIENT_ID, Provider, running_provider
 from tests.support.serving import KEY, Client, problem, served
+from tests.support.threads import served_beside
 
 pytestmark = pytest.mark.anyio
 ROWS = "/api/v1/entities/country/data"
@@ -164,12 +164,8 @@ def canary() -> Iterator[tuple[str, list[str]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served_beside(server):
         yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def b64(data: bytes) -> str:

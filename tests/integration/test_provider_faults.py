@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from mdm_gitops.access.oidc import Provider
 from mdm_gitops.access.tokens import TokenRefused
 from mdm_gitops.errors import ProviderUnavailable, SignInFailed
 from mdm_gitops.settings import AuthSettings
+from tests.support.threads import served_beside
 
 pytestmark = pytest.mark.anyio
 WELL_KNOWN = "/.well-known/openid-configuration"
@@ -101,13 +101,9 @@ def serving(**answers: Answer) -> Iterator[Any]:
     server.daemon_threads = True
     server.asked, server.sent, server.answers = [], 0, {}
     server.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     server.answers = {f"/{name}": answer for name, answer in answers.items()}
-    try:
+    with served_beside(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import base64
 import os
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import pytest
 
 from mdm_gitops.source.remote import Remote
 from tests.small_repository import SmallRepository
+from tests.support.threads import served_beside
 
 SECRET = "s3cret-of-the-tests"
 
@@ -91,12 +91,8 @@ def host(**attributes: Any) -> Iterator[tuple[str, type[Asked]]]:
     handler = type("Host", (Asked,), {"seen": [], **attributes})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served_beside(server):
         yield f"http://127.0.0.1:{server.server_address[1]}", handler
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def tree(developer: SmallRepository, lines: str) -> str:
@@ -169,12 +165,8 @@ def git_host(root: Path, certificate: Path, key: Path) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with served_beside(server):
         yield f"https://localhost:{server.server_address[1]}/remote.git"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def ssh_key(folder: Path, name: str) -> Path:
