@@ -8,6 +8,8 @@
 in ``mdm.toml``; the files are looked for beside the definitions, and the first of the three that
 names a setting wins. A name that does not exist is an error, a secret is never printed. The page
 docs/reference/settings.md is made from this module.
+
+One module, however long: whoever looks for a setting finds all of them here, as on that page.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Two halves, because the warehouse has to be asked in between: ``draft`` compares
 questions the live rows must answer (data checks, seed counts); ``complete`` takes the answers and
 returns the plan. The road through ``draft``: who is who (``plan.identity``), what moves
 (``plan.table_moves``, ``plan.column_moves``), which rules differ (``plan.diff``), then views,
-definition, access and seeds.
+definition, access and seeds. One class walks it, which makes the module long: each part asks what
+the parts before it have found.
 """
 
 from __future__ import annotations

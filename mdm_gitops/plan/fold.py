@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
-from mdm_gitops.model import ChangeClass
 from mdm_gitops.plan.changes import (
     AddCheck,
     AddColumn,
@@ -44,9 +43,9 @@ from mdm_gitops.plan.changes import (
 )
 from mdm_gitops.plan.hazards import opens
 from mdm_gitops.plan.human import about, listed, plural
+from mdm_gitops.plan.line import Line
 from mdm_gitops.plan.physical import Role
 from mdm_gitops.plan.plan import CheckResult, PlannedChange
-from mdm_gitops.plan.verdicts import cost_words
 from mdm_gitops.plan.words import (
     Symbol,
     field_words,
@@ -58,51 +57,12 @@ from mdm_gitops.plan.words import (
     word,
 )
 
-_CLASSES: Final = list(ChangeClass)
 _SYMBOLS: Final = list(Symbol)
 _MOST_COLUMNS: Final = 30
 
 AddedRule = SetRequired | SetDefault | AddCheck | AddIndex | AddForeignKey
 DroppedRule = DropRequired | DropDefault | DropCheck | DropIndex | DropForeignKey
 Rule = AddedRule | DroppedRule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One logical change. *items* are all planned changes in it, the telling one first."""
-
-    symbol: Symbol
-    headline: str
-    detail: str = ""
-    items: tuple[PlannedChange, ...] = ()
-    checks: tuple[CheckResult, ...] = ()
-    is_quiet: bool = False  # its class comes from another line of the same change
-
-    @property
-    def change_class(self) -> ChangeClass:
-        classes = (item.assessment.change_class for item in self.items)
-        return ChangeClass.SAFE if self.is_quiet else worst(classes)
-
-    @property
-    def failed(self) -> tuple[CheckResult, ...]:
-        return tuple(result for result in self.checks if result.violations)
-
-    @property
-    def is_blocked(self) -> bool:
-        return bool(self.failed)
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether the live rows were asked and none is in the way."""
-        return bool(self.checks) and not self.failed
-
-    @property
-    def cost(self) -> str:
-        return cost_words([item.assessment for item in self.items])
-
-
-def worst(classes: Iterable[ChangeClass]) -> ChangeClass:
-    return max(classes, key=_CLASSES.index, default=ChangeClass.SAFE)
 
 
 @dataclass(slots=True)

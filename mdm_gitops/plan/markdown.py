@@ -15,8 +15,8 @@ from typing import Final
 from mdm_gitops.model import Policy
 from mdm_gitops.plan.access_report import Verdict
 from mdm_gitops.plan.access_words import effect_lines, test_lines, test_summary, uncounted_words
-from mdm_gitops.plan.fold import Line
 from mdm_gitops.plan.human import visible
+from mdm_gitops.plan.line import Line
 from mdm_gitops.plan.outline import Outline, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Plan
 from mdm_gitops.plan.proof import Proof, ProofState, proof_words

@@ -22,8 +22,9 @@ from mdm_gitops.plan.changes import (
     RestoreEntity,
     RevokePermission,
 )
-from mdm_gitops.plan.fold import Line, fold, worst
+from mdm_gitops.plan.fold import fold
 from mdm_gitops.plan.human import about, plural, visible
+from mdm_gitops.plan.line import Line, worst
 from mdm_gitops.plan.plan import CheckResult, Plan, PlannedChange, RefusalCode
 from mdm_gitops.plan.policy import Unallowed, refused_hazards
 from mdm_gitops.plan.verdicts import lock_words

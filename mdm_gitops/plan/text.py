@@ -21,8 +21,8 @@ from mdm_gitops.plan.access_words import (
     uncounted_words,
 )
 from mdm_gitops.plan.changes import Phase
-from mdm_gitops.plan.fold import Line
 from mdm_gitops.plan.human import plural, visible
+from mdm_gitops.plan.line import Line
 from mdm_gitops.plan.outline import Block, Outline, block_facts, outline, summary
 from mdm_gitops.plan.plan import CheckResult, Lock, Plan
 from mdm_gitops.plan.policy import Unallowed

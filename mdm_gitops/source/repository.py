@@ -1,7 +1,9 @@
 """From a tree of files to ``Definitions``: the one way in, for folders, commits and packages.
 
 Each file is read on its own, so that one broken file hides nothing of the others; then everything
-is checked against everything, and all findings are raised at once.
+is checked against everything, and all findings are raised at once. It is long because one class
+holds what has been read so far: each check needs the files of the others, and may find any of them
+missing.
 """
 
 from __future__ import annotations
