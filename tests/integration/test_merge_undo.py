@@ -189,3 +189,14 @@ async def test_the_body_of_an_undo_is_read_strictly(lab: MergeLab) -> None:
     *_, merge_id = await merged(lab)
     for body in ({"keepLaterEdits": 1}, {"keep": True}):
         assert problem(await lab.undo(merge_id, **body)) == (400, "REQUEST_INVALID")
+
+
+async def test_a_duplicate_that_was_deleted_for_good_still_leads_to_the_survivor(
+    lab: MergeLab,
+) -> None:
+    survivor, duplicate, contact, merge_id = await merged(lab)
+    gone = await lab.send(ROOT, "DELETE", f"company/data/{duplicate}", params={"soft": "false"})
+    assert gone.is_success, gone.text
+    assert (await lab.row(duplicate))["_sys_id"] == survivor
+    assert rows_of(await lab.undo(merge_id)) == [(duplicate, "")]
+    assert (await lab.row(contact, "contact"))["company"] == "S"
