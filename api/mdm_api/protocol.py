@@ -22,14 +22,19 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 Headers = list[tuple[bytes, bytes]]
+_MAX_HEAD: Final = 65_536  # bytes; what comes at once is read at once, so it may be somewhat more
+_TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MAX_LINES: Final = 512
 _LONGEST_KEPT: Final = 128
 
 
 class ShortWayProtocol(HttpToolsProtocol):
     _idle_since: float | None = None  # None while a request is under way
+    _is_in_head = False  # or in what may come behind a body in its place
+    _head_size = 0
 
     def on_headers_complete(self) -> None:
+        self._is_in_head = False
         url: bytes = self.url
         is_plain = (
             url[:1] == b"/"
@@ -66,11 +71,30 @@ class ShortWayProtocol(HttpToolsProtocol):
         )
         self._start_asgi_task(self.cycle, self.app)
 
-    # --- idle connections ---------------------------------------------------------------------------
+    # --- heads without end --------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         self._idle_since = None
         super().data_received(data)
+        if self._is_in_head:
+            self._head_size += len(data)
+            if self._head_size > _MAX_HEAD and not self.transport.is_closing():
+                if self.cycle is None or self.cycle.response_complete:
+                    self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._head_size = True, 0
+        super().on_message_begin()
+
+    def on_chunk_header(self) -> None:
+        self._is_in_head, self._head_size = True, 0
+
+    def on_body(self, body: bytes) -> None:
+        self._is_in_head = False
+        super().on_body(body)
+
+    # --- idle connections ---------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
         if self.pipeline or self.transport.is_closing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -145,6 +145,42 @@ async def test_a_head_that_cannot_be_is_not_sent(path: str) -> None:
         told = await answer_to(port, f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
     assert told.startswith(b"HTTP/1.1 500 ")
     assert b"x-other" not in told
+
+
+@pytest.mark.parametrize("behind", ["a head", "an answer", "a body"])
+async def test_a_head_without_end_is_refused(behind: str) -> None:
+    """Otherwise anybody could fill the memory of a server, without a credential."""
+    before = {
+        "a head": b"",
+        "an answer": b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n",
+        "a body": b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+    }[behind]
+    head = b"" if behind == "a body" else b"GET /a HTTP/1.1\r\nhost: x\r\n"
+    async with running(ShortWayProtocol) as port, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(before)
+        if behind == "an answer":
+            await reader.readuntil(b"|")
+        writer.write(head + b"x-large: ")
+        with suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(b"a" * 1_000_000)
+                await writer.drain()
+            pytest.fail("the server takes 100 MB of a header")
+        told = b""
+        with suppress(ConnectionError):  # what was still on its way makes the end a reset
+            told = await reader.read()
+        assert told == b"" or told.startswith(b"HTTP/1.1 431 ")
+
+
+async def test_large_heads_and_bodies_pass() -> None:
+    head = b"GET /a HTTP/1.1\r\nhost: x\r\nx-large: " + b"a" * 60_000 + b"\r\n\r\n"
+    chunks = b"".join(b"7d0\r\n" + b"b" * 2_000 + b"\r\n" for _ in range(500)) + b"0\r\n\r\n"
+    body = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
+    async with running(ShortWayProtocol) as port:
+        assert (await answer_to(port, head)).startswith(b"HTTP/1.1 200 ")
+        told = await answer_to(port, body)
+        assert told.startswith(b"HTTP/1.1 200 ") and told.count(b"b") > 1_000_000
 
 
 async def test_idle_connections_are_closed_and_used_ones_are_not() -> None:
