@@ -14,6 +14,8 @@ from typing import Any, Final
 from uuid import UUID, uuid4
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
 from psycopg import AsyncConnection
 
 from mdm_gitops.access import Principal, PrincipalKind
@@ -55,7 +57,7 @@ class World:
 
 
 def world(chance: Random) -> World:
-    """Make one of the warehouses; drawn by Hypothesis they would cost as much as the merges in them."""
+    """Make one of the warehouses; piece by piece Hypothesis would take as long for it as its merges take."""
 
     def maybe(values: Sequence[Any]) -> Any:
         return chance.choice((None, *values))
@@ -328,14 +330,23 @@ def _run(url: str, cases: int, *, law: Any = holds) -> Counter[str]:
     """Hold *law* in as many warehouses, the same in each run."""
     with asyncio.Runner() as runner:
         bench = runner.run(opened(url))
+
+        @settings(
+            max_examples=cases,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],  # a number has nothing that could be left out of it
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(number=st.integers(0, 2**64 - 1))
+        def checked(number: int) -> None:
+            made = world(Random(number))
+            note(f"{made}")
+            runner.run(law(bench, made))
+
         try:
-            for number in range(cases):
-                made = world(Random(number))
-                try:
-                    runner.run(law(bench, made))
-                except Exception as error:
-                    error.add_note(f"number {number}: {made}")
-                    raise
+            checked()
         finally:
             runner.run(_closed(bench))
         return bench.seen
