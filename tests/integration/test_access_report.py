@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,27 +23,20 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
 from mdm_gitops.warehouse.store import read_state
-from tests.conftest import Prepare
-from tests.support import by_hand
+from tests.support import access_lab, by_hand
 from tests.support.access_lab import (
     MORE,
     PERMISSIONS,
     RENAMED,
     definitions,
     planned,
-    prepare,
     test,
     verdicts,
 )
 from tests.support.customers import FILES
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def warehouse(copy_of: Callable[[Prepare], str]) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(copy_of(prepare), application_name="test") as conn:
-        yield conn
+warehouse_url, warehouse = access_lab.warehouse_url, access_lab.warehouse
 
 
 def told(plan: Plan) -> dict[tuple[str, str, str], AccessEffect]:

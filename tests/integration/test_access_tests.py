@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,15 +32,13 @@ from mdm_gitops.warehouse.store import read_state
 from mdm_gitops.warehouse.waiting_plans import find_plan, list_plans
 from mdm_operator import Reconciler
 from mdm_operator.state import Outcome
-from tests.conftest import Prepare
-from tests.support import by_hand
+from tests.support import access_lab, by_hand
 from tests.support.access_lab import (
     MORE,
     PERMISSIONS,
     RENAMED,
     definitions,
     planned,
-    prepare,
     test,
     verdicts,
 )
@@ -49,17 +46,7 @@ from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def warehouse_url(copy_of: Callable[[Prepare], str]) -> str:
-    return copy_of(prepare)
-
-
-@pytest.fixture
-async def warehouse(warehouse_url: str) -> AsyncIterator[AsyncConnection[Any]]:
-    async with await connect(warehouse_url, application_name="test") as conn:
-        yield conn
+warehouse_url, warehouse = access_lab.warehouse_url, access_lab.warehouse
 
 
 async def test_a_test_holds_or_says_what_is_otherwise(warehouse: AsyncConnection[Any]) -> None:

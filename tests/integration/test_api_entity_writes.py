@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from psycopg import AsyncConnection
 
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
+from tests.support import served_folder as folders
 from tests.support.customers import key_of
-from tests.support.served_folder import deployed, git, repository, served_folder
+from tests.support.served_folder import git, repository
 from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio
@@ -57,25 +57,12 @@ LEAF = {
     "columns": [{"name": "code", "dataType": "string", "nullable": False}],
 }
 
+conn, client = folders.conn, folders.client
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return repository(tmp_path, {path: text.encode() for path, text in FILES.items()})
-
-
-@pytest.fixture
-async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with deployed(database_url, root) as conn:
-        yield conn
-
-
-@pytest.fixture
-async def client(
-    database_url: str, conn: AsyncConnection[Any], root: Path
-) -> AsyncIterator[Client]:
-    async with served_folder(database_url, root) as client:
-        client.headers["X-API-Key"] = KEY
-        yield client
 
 
 async def state(client: Client, name: str) -> str | None:

@@ -20,7 +20,7 @@ from mdm_gitops.source import read_folder
 from mdm_gitops.source.package_reader import MANIFEST, read_package
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_permissions import git
+from tests.support.served_folder import git
 from tests.support.serving import KEY, Client, problem, served
 from tests.support.warehouses import plan
 

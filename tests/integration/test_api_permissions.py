@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,9 @@ from psycopg import AsyncConnection
 from mdm_api.app import create_app
 from mdm_gitops.settings import Settings
 from tests.support import by_hand
+from tests.support import served_folder as folders
 from tests.support.customers import FILES, key_of
-from tests.support.served_folder import deployed, git, repository, served_folder
+from tests.support.served_folder import git, repository
 from tests.support.serving import KEY, Client, served
 
 pytestmark = pytest.mark.anyio
@@ -25,6 +25,8 @@ GRANT: dict[str, Any] = {
     "actions": ["read"],
 }
 
+conn, client = folders.conn, folders.client
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -35,21 +37,6 @@ def root(tmp_path: Path) -> Path:
 def database_url(customers_url: str) -> str:
     """A warehouse in which *root* has been applied already, so that doing it again costs nothing."""
     return customers_url
-
-
-@pytest.fixture
-async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with deployed(database_url, root) as conn:
-        yield conn
-
-
-@pytest.fixture
-async def client(
-    database_url: str, conn: AsyncConnection[Any], root: Path
-) -> AsyncIterator[Client]:
-    async with served_folder(database_url, root) as client:
-        client.headers["X-API-Key"] = KEY
-        yield client
 
 
 async def test_an_assignment_is_a_commit_and_holds_at_once(

@@ -15,8 +15,8 @@ from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from tests.acceptance.processes import PROGRAM, environment
 from tests.integration.test_api_packages import SMALL, repository
-from tests.integration.test_api_permissions import git
 from tests.support.contract import listening
+from tests.support.served_folder import git
 from tests.support.serving import KEY
 
 pytestmark = pytest.mark.anyio

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import AsyncConnection
 
 from mdm_gitops.source import common_entities as catalogue
 from mdm_gitops.source.common_upgrade import Former
 from mdm_gitops.source.repository import parse_entity
-from tests.integration.test_api_permissions import git
-from tests.support.served_folder import deployed, repository, served_folder
-from tests.support.serving import KEY, Client, problem
+from tests.support import served_folder as folders
+from tests.support.served_folder import git, repository
+from tests.support.serving import Client, problem
 
 pytestmark = pytest.mark.anyio
 FILES = {
@@ -25,25 +24,12 @@ FILES = {
 COMMON = "/api/v1/common-entities"
 SHIPPED = Path(__file__).parents[2] / "examples/reference-data"
 
+conn, client = folders.conn, folders.client
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return repository(tmp_path / "definitions", FILES)
-
-
-@pytest.fixture
-async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
-    async with deployed(database_url, root) as conn:
-        yield conn
-
-
-@pytest.fixture
-async def client(
-    database_url: str, conn: AsyncConnection[Any], root: Path
-) -> AsyncIterator[Client]:
-    async with served_folder(database_url, root) as client:
-        client.headers["X-API-Key"] = KEY
-        yield client
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from mdm_gitops.source.pushing import RemoteBranch
 from mdm_gitops.source.remote import Remote
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
-from tests.integration.test_api_permissions import git
+from tests.support.served_folder import git
 from tests.support.serving import KEY, Client, problem, served
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from mdm_gitops.model import Definitions
@@ -29,7 +29,7 @@ from mdm_gitops.warehouse.psql import to_psql
 from mdm_gitops.warehouse.script import build_script
 from tests.conftest import DatabaseMaker
 from tests.support import warehouses as on
-from tests.support.repositories import build, edited, repositories
+from tests.support.repositories import drawn
 
 # Enough that what breaks a law is met at once; what is rare is looked for by the soak.
 PAIRS = int(os.environ.get("MDM_LAW_PAIRS") or 90)
@@ -73,15 +73,7 @@ def _hold(pairs: int, start: int, make_database: DatabaseMaker, psql: Path) -> N
     @_settings(pairs)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
-        first = data.draw(repositories())
-        second = data.draw(edited(first))
-        chance = random.Random(data.draw(st.integers(0, 2**32)))
-        a, b = build(first), build(second)
-        assume(a is not None and b is not None)
-        assert a is not None and b is not None
-        note(f"seed {start}")
-        note(f"A = {first}")
-        note(f"B = {second}")
+        (a, b), chance = drawn(data, edits=1, start=start)
         asyncio.run(_check(a, b, chance, make_database, psql, seen))
 
     holds()
@@ -152,16 +144,7 @@ def _walk(walks: int, start: int, make_database: DatabaseMaker) -> None:
     @_settings(walks)
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
-        documents = [data.draw(repositories())]
-        for _ in range(3):
-            documents.append(data.draw(edited(documents[-1])))
-        built = [build(each) for each in documents]
-        definitions = [each for each in built if each is not None]
-        assume(len(definitions) == len(documents))
-        chance = random.Random(data.draw(st.integers(0, 2**32)))
-        note(f"seed {start}")
-        for name, document in zip("ABCD", documents, strict=True):
-            note(f"{name} = {document}")
+        definitions, chance = drawn(data, edits=3, start=start)
         asyncio.run(_check_walk(definitions, chance, make_database, seen))
 
     holds()

@@ -20,13 +20,13 @@ from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.reconciliation import listen
 from mdm_operator.state import ConditionType, Outcome
 from tests.small_repository import SmallRepository
+from tests.support.git import git
 from tests.support.operating import (
     SECRET,
     Client,
     Conn,
     api_beside,
     columns,
-    git,
     make_key,
     operating,
     outcome_of,

@@ -12,7 +12,8 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.source.origin import Origin, origin_of
 from tests.small_repository import SmallRepository
 from tests.support import remotes
-from tests.support.remotes import git, push, tree
+from tests.support.git import git
+from tests.support.remotes import push, tree
 
 developer, bare = remotes.developer, remotes.bare
 

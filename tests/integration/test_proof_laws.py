@@ -11,7 +11,7 @@ import secrets
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, note, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from mdm_gitops.model import Definitions
@@ -20,7 +20,7 @@ from mdm_gitops.plan.structural import structural_plan
 from mdm_gitops.warehouse.proving import Place, prove, prove_between
 from tests.conftest import DatabaseMaker
 from tests.support import warehouses as on
-from tests.support.repositories import build, edited, repositories
+from tests.support.repositories import drawn
 
 PAIRS = 2
 SOAK_PAIRS = 150
@@ -50,15 +50,7 @@ def _hold(pairs: int, start: int, make_database: DatabaseMaker) -> None:
     )
     @given(data=st.data())
     def holds(data: st.DataObject) -> None:
-        first = data.draw(repositories())
-        second = data.draw(edited(first))
-        chance = random.Random(data.draw(st.integers(0, 2**32)))
-        a, b = build(first), build(second)
-        assume(a is not None and b is not None)
-        assert a is not None and b is not None
-        note(f"seed {start}")
-        note(f"A = {first}")
-        note(f"B = {second}")
+        (a, b), chance = drawn(data, edits=1, start=start)
         asyncio.run(_check(a, b, chance, make_database(), seen))
 
     holds()

@@ -15,6 +15,7 @@ import pytest
 
 from mdm_operator.state import ConditionType, Outcome
 from tests.small_repository import ROWS, SmallRepository
+from tests.support.git import git
 from tests.support.operating import (
     NOW,
     Client,
@@ -22,7 +23,6 @@ from tests.support.operating import (
     Conn,
     api_beside,
     columns,
-    git,
     operating,
     outcome_of,
     seeded,

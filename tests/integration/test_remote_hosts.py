@@ -13,7 +13,8 @@ from mdm_gitops.errors import InputError, SourceError
 from mdm_gitops.source.credentials import Credentials, lent
 from mdm_gitops.source.remote import Remote, fetch, git_environment, run_remote_git
 from tests.support import remotes
-from tests.support.remotes import SECRET, git, git_host, host, remote, ssh_key
+from tests.support.git import git
+from tests.support.remotes import SECRET, git_host, host, remote, ssh_key
 
 developer, bare, mirror = remotes.developer, remotes.bare, remotes.mirror
 

@@ -14,7 +14,8 @@ from mdm_gitops.errors import InputError, NotFound, SourceError
 from mdm_gitops.source.remote import Remote, fetch
 from tests.small_repository import SmallRepository
 from tests.support import remotes
-from tests.support.remotes import git, push, remote
+from tests.support.git import git
+from tests.support.remotes import push, remote
 
 developer, bare, mirror = remotes.developer, remotes.bare, remotes.mirror
 

@@ -13,7 +13,8 @@ from mdm_gitops.errors import SourceError
 from mdm_gitops.source.verify import Trust, verify_commit
 from tests.small_repository import SmallRepository
 from tests.support import remotes
-from tests.support.remotes import git, ssh_key
+from tests.support.git import git
+from tests.support.remotes import ssh_key
 
 developer = remotes.developer
 

@@ -26,7 +26,7 @@ from mdm_gitops.source.origin import origin_of
 from mdm_gitops.source.pushing import RemoteBranch
 from mdm_gitops.source.remote import Remote, fetch, run_remote_git
 from tests.support import remotes
-from tests.support.remotes import git
+from tests.support.git import git
 from tests.support.ssh_host import STALLS, Key, SshHost, new_key, ssh_host
 
 developer, bare, mirror = remotes.developer, remotes.bare, remotes.mirror

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+import pytest
 from psycopg import AsyncConnection
 
 from mdm_gitops.data.access_report import inspector
@@ -12,8 +13,10 @@ from mdm_gitops.model import Definitions
 from mdm_gitops.plan.plan import Plan
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
+from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
+from tests.conftest import Prepare
 from tests.support import by_hand
 from tests.support.customers import FILES
 from tests.support.warehouses import apply
@@ -58,6 +61,17 @@ async def prepare(conn: AsyncConnection[Any]) -> None:
     rows = [{**row, "email": "ana" if row["code"] == "C4" else None} for row in ROWS]
     rows[0]["_sys_is_deleted"] = True
     await by_hand.insert(conn, "customer", rows)
+
+
+@pytest.fixture
+def warehouse_url(copy_of: Callable[[Prepare], str]) -> str:
+    return copy_of(prepare)
+
+
+@pytest.fixture
+async def warehouse(warehouse_url: str) -> AsyncIterator[AsyncConnection[Any]]:
+    async with await connect(warehouse_url, application_name="test") as conn:
+        yield conn
 
 
 async def planned(conn: AsyncConnection[Any], wanted: Definitions, **more: Any) -> Plan:

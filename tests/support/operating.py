@@ -143,13 +143,5 @@ async def started(reconciler: Reconciler) -> None:
     assert await outcome_of(reconciler) is Outcome.IN_SYNC
 
 
-def git(folder: Path, *arguments: str) -> str:
-    options = ("-c", "user.name=t", "-c", "user.email=t@localhost")
-    done = subprocess.run(
-        ("git", *options, *arguments), cwd=folder, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
-
-
 def make_key(path: Path) -> None:
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)), check=True)

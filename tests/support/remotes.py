@@ -17,6 +17,7 @@ import pytest
 
 from mdm_gitops.source.remote import Remote
 from tests.small_repository import SmallRepository
+from tests.support.git import git
 from tests.support.threads import served_beside
 
 SECRET = "s3cret-of-the-tests"
@@ -38,19 +39,6 @@ def bare(tmp_path: Path, developer: SmallRepository) -> Path:
 @pytest.fixture
 def mirror(tmp_path: Path) -> Path:
     return tmp_path / "mirror.git"
-
-
-def git(folder: Path, *arguments: str, **variables: str) -> str:
-    options = ("-c", "user.name=test", "-c", "user.email=t@localhost")
-    done = subprocess.run(
-        ("git", *options, *arguments),
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **variables},
-    )
-    return done.stdout.strip()
 
 
 def push(developer: SmallRepository, bare: Path, *more: str) -> str:

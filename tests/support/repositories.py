@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hypothesis import assume, note
 from hypothesis import strategies as st
 
 from mdm_gitops.errors import DefinitionError
@@ -425,3 +427,22 @@ _PROJECT = json.dumps(
         "policy": {"maxRemovedEntities": 100, "maxRemovedPercent": 100},
     }
 ).encode()
+
+
+def drawn(
+    data: st.DataObject, *, edits: int, start: int
+) -> tuple[list[Definitions], random.Random]:
+    """Draw definitions and as many edits of them, each of the one before, and chance for their rows.
+
+    *start* is the seed, which a failure tells.
+    """
+    documents = [data.draw(repositories())]
+    for _ in range(edits):
+        documents.append(data.draw(edited(documents[-1])))
+    chance = random.Random(data.draw(st.integers(0, 2**32)))
+    definitions = [each for each in map(build, documents) if each is not None]
+    assume(len(definitions) == len(documents))
+    note(f"seed {start}")
+    for name, document in zip("ABCDEFGH", documents, strict=False):
+        note(f"{name} = {document}")
+    return definitions, chance

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from psycopg import AsyncConnection
 
 from mdm_api.app import create_app, folder_definitions
@@ -56,4 +57,21 @@ async def served_folder(url: str, root: Path) -> AsyncIterator[Client]:
         database_url=url, settings=settings, definitions=folder_definitions(root, settings)
     )
     async with served(app) as client:
+        yield client
+
+
+@pytest.fixture
+async def conn(database_url: str, root: Path) -> AsyncIterator[AsyncConnection[Any]]:
+    """A connection to the warehouse of a test, in which its *root* has been applied."""
+    async with deployed(database_url, root) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def client(
+    database_url: str, conn: AsyncConnection[Any], root: Path
+) -> AsyncIterator[Client]:
+    """A Global Admin's client of a server over both."""
+    async with served_folder(database_url, root) as client:
+        client.headers["X-API-Key"] = KEY
         yield client

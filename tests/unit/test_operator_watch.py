@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from mdm_operator.stamp import definition_folders, take_stamp
 from mdm_operator.watch import watch
+from tests.support.git import git
 
 pytestmark = pytest.mark.anyio
 
@@ -23,16 +23,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "mdm.yaml").write_text("name: x")
     (tmp_path / "entities" / "core" / "country.yaml").write_text("name: country")
     return tmp_path
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    subprocess.run(
-        ("git", *identity, "-c", "commit.gpgsign=false", *arguments),
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
 
 
 def write_same_size(folder: Path) -> None:
