@@ -6,6 +6,7 @@ costs no more than click itself. How errors become exit codes is in ``cli._error
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import MutableMapping, Sequence
@@ -166,6 +167,7 @@ def main(ctx: click.Context) -> None:
 
     # Importing and reading make many objects and hardly a cycle: looking for them costs 10 %.
     gc.set_threshold(50_000)
+    atexit.register(gc.freeze)  # nor in what is left at the end: all of it goes with the process
     # No plugin of another package changes how definitions are read; to look for one costs as much.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     ctx.color = wants_color()

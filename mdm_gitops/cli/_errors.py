@@ -7,7 +7,6 @@ one object that says the same. A bug keeps its traceback.
 from __future__ import annotations
 
 import errno
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -25,9 +24,7 @@ _SHOWN_ITEMS: Final = 20
 def run_and_exit(run: Callable[[list[str]], Any], args: Sequence[str] | None) -> NoReturn:
     """Call *run* with the arguments and leave the process with the code of DECISIONS."""
     arguments = list(sys.argv[1:] if args is None else args)
-    code = _run(run, arguments)
-    gc.freeze()  # all goes with the process; looking for cycles in it would take 0.1 s
-    sys.exit(code)
+    sys.exit(_run(run, arguments))
 
 
 def _run(run: Callable[[list[str]], Any], arguments: list[str]) -> int:

@@ -58,7 +58,7 @@ class EventType(StrEnum):
     REJECTED = "data_rejected"
 
 
-class PermissionItem(Definition):
+class PermissionItem(Definition, defer_build=False):
     users: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     domains: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     entities: Strings = ()
@@ -81,7 +81,7 @@ class PermissionItem(Definition):
         )
 
 
-class Permissions(Definition):
+class Permissions(Definition, defer_build=False):
     permissions: Annotated[tuple[PermissionItem, ...], Field(strict=False)] = ()
 
 
@@ -96,7 +96,7 @@ class PermissionGrant:
     row_filter: str  # "" for all rows
 
 
-class Webhook(Definition):
+class Webhook(Definition, defer_build=False):
     """A subscription. *name* is its identity in Git; the secret is only ever named."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -111,5 +111,5 @@ class Webhook(Definition):
     secret_ref: Annotated[str, Field(max_length=200)] | None = None
 
 
-class Webhooks(Definition):
+class Webhooks(Definition, defer_build=False):
     webhooks: Annotated[tuple[Webhook, ...], Field(strict=False)] = ()

@@ -55,5 +55,5 @@ class AccessTest(Definition):
     expect: Expectation | Literal["denied", "allowed"]
 
 
-class AccessTests(Definition):
+class AccessTests(Definition, defer_build=False):
     tests: Annotated[tuple[AccessTest, ...], Field(strict=False, max_length=MAX_TESTS)] = ()

@@ -21,11 +21,14 @@ class Definition(BaseModel):
 
     Strict: text is text and a number is a number. YAML has already decided which one it is, and
     turning ``version: 1.10`` into ``"1.1"`` in silence loses what the author meant.
+
+    Of a part only what reads the whole is built; what is read by itself says ``defer_build=False``,
+    since not every version of pydantic lets two threads build the same.
     """
 
     model_config = ConfigDict(
         frozen=True,
-        defer_build=True,  # most parts are only ever read as parts, by what reads the whole
+        defer_build=True,
         extra="forbid",
         strict=True,
         alias_generator=to_camel,

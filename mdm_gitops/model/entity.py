@@ -187,7 +187,7 @@ class SeedOptions(Definition):
     mode: Annotated[SeedMode, Field(strict=False)] = SeedMode.UPSERT
 
 
-class Entity(Definition):
+class Entity(Definition, defer_build=False):
     name: str
     display_name: str | None = None
     domain: str

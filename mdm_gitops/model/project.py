@@ -119,7 +119,7 @@ class Environment(Definition):
     webhooks: Annotated[tuple[WebhookOverlay, ...], Field(strict=False)] = ()
 
 
-class Project(Definition):
+class Project(Definition, defer_build=False):
     name: str
     api_version: Literal["mdm-gitops/v1"]
     description: str | None = None
