@@ -24,7 +24,7 @@ from mdm_gitops.data.feed import number_changes
 from mdm_gitops.data.idempotency import forget_answers
 from mdm_gitops.data.import_errors import remove_old_imports
 from mdm_gitops.data.retention import remove_expired
-from mdm_gitops.errors import MdmError
+from mdm_gitops.errors import MdmError, WarehouseError
 from mdm_gitops.warehouse.connect import Connection, borrow
 
 if TYPE_CHECKING:
@@ -91,10 +91,12 @@ class Expiry:
 
 
 async def remove_deleted_rows(services: Services) -> None:
-    """Delete rows for good whose ``deletedRetentionDays`` are over; what fails is for the next time."""
-    if not services.expiry.is_due():
+    """Delete rows for good whose ``deletedRetentionDays`` are over."""
+    expiry = services.expiry
+    if not expiry.is_due():
         return
-    with contextlib.suppress(MdmError, StateMoved):  # told by the requests that fail
+    expiry.done_at = time.monotonic()
+    try:
         async with borrow(services.pool) as conn:
             removed = await remove_deleted(
                 conn,
@@ -102,9 +104,16 @@ async def remove_deleted_rows(services: Services) -> None:
                 state=await services.store.current(conn),
                 now=services.now(),
             )
-        services.expiry.done_at = time.monotonic()
-        if removed:
-            _LOG.info("removed %d deleted rows", removed)
+    except (WarehouseError, StateMoved):  # told by the requests that fail
+        expiry.done_at = None
+        return
+    except (
+        MdmError
+    ) as error:  # a table too large for the time of a statement is not read all the time
+        _LOG.warning("deleted rows could not be removed: %s", error.code)
+        return
+    if removed:
+        _LOG.info("removed %d deleted rows", removed)
 
 
 async def keep_feed(services: Services) -> None:
