@@ -15,8 +15,8 @@ from standardwebhooks import WebhookVerificationError
 from mdm_api.app import create_app, folder_definitions
 from mdm_gitops.settings import Settings
 from tests.integration.test_api_permissions import root
-from tests.integration.test_dispatcher import fine, receiving, until
 from tests.support.customers import COUNTRIES, key_of
+from tests.support.receivers import fine, receiving, until
 from tests.support.served_folder import conn, git
 from tests.support.serving import KEY, Client, served
 

@@ -15,7 +15,8 @@ from mdm_gitops.deliver import pages, schedule
 from mdm_gitops.deliver import receiver as receiver_module
 from mdm_gitops.deliver.payload import RowEvent, body_of
 from mdm_gitops.source import read_tree
-from tests.integration.test_dispatcher import (
+from tests.support.customers import FILES
+from tests.support.receivers import (
     broken,
     conn,
     deliveries,
@@ -28,7 +29,6 @@ from tests.integration.test_dispatcher import (
     subscribe,
     until,
 )
-from tests.support.customers import FILES
 from tests.support.warehouses import apply
 
 __all__ = ["conn"]

@@ -23,8 +23,8 @@ import pytest
 from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from tests.conftest import DatabaseMaker
-from tests.integration.test_serve import KEY, PROGRAM, Process, serving
 from tests.support import by_hand
+from tests.support.server_process import KEY, PROGRAM, Process, serving
 
 PATH = "/api/v1/entities/part/data/export"
 ROWS = 200_000

@@ -17,9 +17,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.integration.test_dispatcher import Receiver, broken, fine, receiving, until
-from tests.integration.test_serve import KEY, PROGRAM, Process, serving
+from tests.support.receivers import Receiver, broken, fine, receiving, until
 from tests.support.served_folder import git
+from tests.support.server_process import KEY, PROGRAM, Process, serving
 
 pytestmark = pytest.mark.anyio
 

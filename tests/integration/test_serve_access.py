@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.integration.test_serve import Process, folder, serving  # noqa: F401
+from tests.support import server_process
+from tests.support.server_process import Process, serving
 
+folder = server_process.folder
 FILTERS = "/api/entities/thing/saved-filters"
 
 
@@ -16,7 +18,7 @@ def spread(server: Process, key: str, path: str, *, count: int = 24) -> list[int
     return [server.client.get(path, headers=headers).status_code for _ in range(count)]
 
 
-def test_keys_and_filters_hold_on_all_workers(empty_database_url: str, folder: Path) -> None:  # noqa: F811
+def test_keys_and_filters_hold_on_all_workers(empty_database_url: str, folder: Path) -> None:
     unlimited = {"Mdm__RateLimit__Enabled": "false"}
     with serving(empty_database_url, folder, "--workers", "2", **unlimited) as server:
         try:

@@ -10,8 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from tests.integration import test_serve
-from tests.integration.test_serve import Process, serving
+from tests.support import server_process
 from tests.support.providers import (
     AUDIENCE,
     CLIENT_ID,
@@ -20,9 +19,10 @@ from tests.support.providers import (
     Provider,
     running_provider,
 )
+from tests.support.server_process import Process, serving
 
 ME = "/api/v1/me"
-folder = test_serve.folder
+folder = server_process.folder
 
 
 @pytest.fixture

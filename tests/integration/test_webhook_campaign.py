@@ -22,7 +22,7 @@ from standardwebhooks import Webhook as Verifier
 from mdm_gitops.deliver import receiver as receiver_module
 from mdm_gitops.deliver import schedule
 from mdm_gitops.warehouse.connect import connect
-from tests.integration.test_dispatcher import (
+from tests.support.receivers import (
     Answer,
     Receiver,
     broken,
@@ -34,8 +34,8 @@ from tests.integration.test_dispatcher import (
     subscribe,
     until,
 )
-from tests.integration.test_serve import folder, serving
 from tests.support.served_folder import git
+from tests.support.server_process import folder, serving
 
 __all__ = ["conn", "folder"]
 pytestmark = pytest.mark.anyio
