@@ -60,8 +60,8 @@ SELECT mdm.uuid_v7(), 'P' || n, 'Part ' || n, md5(n::text), md5((n * 7)::text), 
 @pytest.fixture(scope="module")
 def filled(
     admin: psycopg.Connection[Any], server_url: str, template: str
-) -> Iterator[tuple[DatabaseMaker, str]]:
-    """A warehouse of 200,000 rows, which no test changes."""
+) -> Iterator[tuple[DatabaseMaker, str, str]]:
+    """A warehouse of 200,000 rows to be copied, to which nobody connects, and a copy that none changes."""
     maker = DatabaseMaker(admin, server_url, template)
     url = maker()
 
@@ -75,15 +75,15 @@ def filled(
         conn.execute("ALTER TABLE mdm_data.part SET (autovacuum_enabled = false)")
         conn.execute(FILL.format(first=1, last=ROWS).encode())
         conn.execute("ANALYZE mdm_data.part")
-    yield maker, url
+    yield maker, url, maker.copy_of(url)
     maker.drop_all()
 
 
 @pytest.fixture
-def warehouse(filled: tuple[DatabaseMaker, str], request: pytest.FixtureRequest) -> str:
-    """The URL of that warehouse, or of a copy for a test that asks for its own."""
-    maker, url = filled
-    return maker.copy_of(url) if getattr(request, "param", False) else url
+def warehouse(filled: tuple[DatabaseMaker, str, str], request: pytest.FixtureRequest) -> str:
+    """The URL of the copy of all, or of another for a test that asks for its own."""
+    maker, pristine, shared = filled
+    return maker.copy_of(pristine) if getattr(request, "param", False) else shared
 
 
 changes_rows = pytest.mark.parametrize("warehouse", [True], indirect=True, ids=["copy"])
@@ -106,6 +106,18 @@ def serve(warehouse: str, tmp_path: Path) -> Serve:
     home.mkdir()
     (home / "mdm.yaml").write_bytes(FILES["mdm.yaml"])
     return lambda **variables: serving(warehouse, home, **variables)
+
+
+@pytest.fixture(scope="module")
+def server(
+    filled: tuple[DatabaseMaker, str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Process]:
+    """The program as it is by default, for tests that count nothing of it."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "mdm.yaml").write_bytes(FILES["mdm.yaml"])
+    _, _, url = filled
+    with serving(url, home) as server:
+        yield server
 
 
 class Reader:
@@ -176,33 +188,31 @@ def rows_sent(server: Process) -> int:
 
 def test_a_lost_connection_to_the_warehouse_breaks_the_answer(
     watch: psycopg.Connection[Any],
-    serve: Serve,
+    server: Process,
 ) -> None:
-    with serve() as server:
-        reader = Reader(server)
-        assert len(reader.response.read(100_000)) == 100_000
-        [pid] = copies(watch)
-        watch.execute("SELECT pg_terminate_backend(%s)", [pid])
-        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
-            reader.response.read()
-        reader.leave()
-        undisturbed = Reader(server)
-        lines = undisturbed.response.read().count(b"\n")
-        undisturbed.leave()
-        assert lines == ROWS + 1, "without a disturbance the answer has an end"
+    reader = Reader(server)
+    assert len(reader.response.read(100_000)) == 100_000
+    [pid] = copies(watch)
+    watch.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+        reader.response.read()
+    reader.leave()
+    undisturbed = Reader(server)
+    lines = undisturbed.response.read().count(b"\n")
+    undisturbed.leave()
+    assert lines == ROWS + 1, "without a disturbance the answer has an end"
 
 
 def test_a_connection_that_died_in_the_pool_is_no_reason_to_fail(
-    watch: psycopg.Connection[Any], serve: Serve
+    watch: psycopg.Connection[Any], server: Process
 ) -> None:
-    with serve() as server:
-        assert server.client.get(PATH, params={"take": 1}).status_code == 200
-        killed = watch.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND application_name = 'mdm-gitops api'"
-        ).fetchone()
-        assert killed and killed[0] > 0
-        assert server.client.get(PATH, params={"take": 1}).status_code == 200
+    assert server.client.get(PATH, params={"take": 1}).status_code == 200
+    killed = watch.execute(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name = 'mdm-gitops api'"
+    ).fetchone()
+    assert killed and killed[0] > 0
+    assert server.client.get(PATH, params={"take": 1}).status_code == 200
 
 
 def test_an_export_ends_after_its_time_and_says_so(
@@ -336,28 +346,27 @@ def test_the_memory_is_that_of_a_chunk_for_a_million_rows(
 @pytest.mark.parametrize("format_", ["csv", "json", "xlsx"])
 def test_others_are_answered_meanwhile(
     watch: psycopg.Connection[Any],
-    serve: Serve,
+    server: Process,
     format_: str,
 ) -> None:
-    with serve() as server:
-        done = threading.Event()
+    done = threading.Event()
 
-        def export() -> None:
-            with httpx2.Client(base_url=server.url, headers={"X-API-Key": KEY}) as client:
-                client.get(PATH, params={"format": format_}, timeout=60)
-            done.set()
+    def export() -> None:
+        with httpx2.Client(base_url=server.url, headers={"X-API-Key": KEY}) as client:
+            client.get(PATH, params={"format": format_}, timeout=60)
+        done.set()
 
-        thread = threading.Thread(target=export)
-        thread.start()
-        waits = []
-        while not done.is_set():
-            started = time.perf_counter()
-            assert server.client.get("/healthz").status_code == 200
-            waits.append(time.perf_counter() - started)
-        thread.join()
-        assert len(waits) > 20
-        assert sorted(waits)[len(waits) // 2] < 0.5
-        assert max(waits) < 5.0
+    thread = threading.Thread(target=export)
+    thread.start()
+    waits = []
+    while not done.is_set():
+        started = time.perf_counter()
+        assert server.client.get("/healthz").status_code == 200
+        waits.append(time.perf_counter() - started)
+    thread.join()
+    assert len(waits) > 20
+    assert sorted(waits)[len(waits) // 2] < 0.5
+    assert max(waits) < 5.0
 
 
 # --- the command line -------------------------------------------------------------------------------
@@ -372,55 +381,53 @@ def run(server: Process, *arguments: str | Path) -> subprocess.CompletedProcess[
 
 def test_the_command_writes_what_the_server_sends(
     watch: psycopg.Connection[Any],
-    serve: Serve,
+    server: Process,
     tmp_path: Path,
 ) -> None:
-    with serve() as server:
-        sent = server.client.get(PATH, params={"take": 3, "sort": "-code"}).content
-        printed = run(server, "part", "--take", "3", "--sort", "-code")
-        assert (printed.returncode, printed.stdout) == (0, sent), printed.stderr
-        target = tmp_path / "parts.xlsx"
-        told = run(server, "part", "--format", "xlsx", "-o", target, "--take", "3", "--json")
-        assert json.loads(told.stdout) == {
-            "entity": "part",
-            "format": "xlsx",
-            "file": str(target),
-            "bytes": target.stat().st_size,
-        }
-        wrong = run(server, "part", "--filter", "[", "--file", tmp_path / "none")
-        assert wrong.returncode == 1
-        assert b"error:" in wrong.stderr
-        assert run(server, "part", "--json").returncode == 64
-        assert run(server, "part", "--format", "pdf").returncode == 64
-        assert sorted(each.name for each in tmp_path.glob("*.xlsx")) == ["parts.xlsx"]
-        assert not (tmp_path / "none").exists()
+    sent = server.client.get(PATH, params={"take": 3, "sort": "-code"}).content
+    printed = run(server, "part", "--take", "3", "--sort", "-code")
+    assert (printed.returncode, printed.stdout) == (0, sent), printed.stderr
+    target = tmp_path / "parts.xlsx"
+    told = run(server, "part", "--format", "xlsx", "-o", target, "--take", "3", "--json")
+    assert json.loads(told.stdout) == {
+        "entity": "part",
+        "format": "xlsx",
+        "file": str(target),
+        "bytes": target.stat().st_size,
+    }
+    wrong = run(server, "part", "--filter", "[", "--file", tmp_path / "none")
+    assert wrong.returncode == 1
+    assert b"error:" in wrong.stderr
+    assert run(server, "part", "--json").returncode == 64
+    assert run(server, "part", "--format", "pdf").returncode == 64
+    assert sorted(each.name for each in tmp_path.glob("*.xlsx")) == ["parts.xlsx"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_command_keeps_no_file_that_is_not_whole(
     watch: psycopg.Connection[Any],
-    serve: Serve,
+    server: Process,
     tmp_path: Path,
 ) -> None:
     target = tmp_path / "parts.csv"
     target.write_text("from yesterday")
-    with serve() as server:
-        # A pipe that nobody empties: the export is still under way when its connection goes.
-        command = [PROGRAM, "entities", "data", "export", "part", "--url", server.url]
-        process = subprocess.Popen(
-            [*command, "--api-key", KEY], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        until(lambda: copies(watch))
-        time.sleep(0.5)
-        [pid] = copies(watch)
-        watch.execute("SELECT pg_terminate_backend(%s)", [pid])
-        _, said = process.communicate(timeout=30)
-        assert process.returncode == 1
-        assert b"broke off" in said
-        with terminating(watch):
-            failed = run(server, "part", "-o", target)
-        assert failed.returncode == 1, failed.stderr
-        assert target.read_text() == "from yesterday"
-        assert not target.with_name("parts.csv.part").exists()
+    # A pipe that nobody empties: the export is still under way when its connection goes.
+    command = [PROGRAM, "entities", "data", "export", "part", "--url", server.url]
+    process = subprocess.Popen(
+        [*command, "--api-key", KEY], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until(lambda: copies(watch))
+    time.sleep(0.5)
+    [pid] = copies(watch)
+    watch.execute("SELECT pg_terminate_backend(%s)", [pid])
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"broke off" in said
+    with terminating(watch):
+        failed = run(server, "part", "-o", target)
+    assert failed.returncode == 1, failed.stderr
+    assert target.read_text() == "from yesterday"
+    assert not target.with_name("parts.csv.part").exists()
 
 
 @contextlib.contextmanager
