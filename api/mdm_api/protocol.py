@@ -9,7 +9,7 @@ else, such as streams, pipelined requests and bodies with their pace, goes the s
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import unquote
 
 from starlette.types import Message
@@ -24,14 +24,18 @@ from uvicorn.protocols.http.httptools_impl import (
 Headers = list[tuple[bytes, bytes]]
 _MAX_HEAD: Final = 65_536  # bytes; what comes at once is read at once, so it may be somewhat more
 _TOO_LARGE: Final = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _MAX_LINES: Final = 512
 _LONGEST_KEPT: Final = 128
 
 
 class ShortWayProtocol(HttpToolsProtocol):
     _idle_since: float | None = None  # None while a request is under way
-    _is_in_head = False  # or in what may come behind a body in its place
+    head_timeout_s: ClassVar[float] = 60.0
+    _is_in_head = True  # or before the first one, or in what may come behind a body in its place
     _head_size = 0
+    _head_since = 0.0
+    _head_timer: asyncio.TimerHandle | None = None
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -73,15 +77,44 @@ class ShortWayProtocol(HttpToolsProtocol):
 
     # --- heads without end --------------------------------------------------------------------------
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch_head()
+
     def data_received(self, data: bytes) -> None:
         self._idle_since = None
         super().data_received(data)
         if self._is_in_head:
+            if not self._head_size:
+                self._watch_head()
             self._head_size += len(data)
             if self._head_size > _MAX_HEAD and not self.transport.is_closing():
-                if self.cycle is None or self.cycle.response_complete:
-                    self.transport.write(_TOO_LARGE)
-                self.transport.close()
+                self._refuse(_TOO_LARGE)
+
+    def _watch_head(self) -> None:
+        """Note that a head begins; few are not there at once, so most requests have no timer."""
+        self._head_since = self.loop.time()
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self._head_is_due)
+
+    def _head_is_due(self) -> None:
+        self._head_timer = None
+        if not self._is_in_head or self._is_answering or self.transport.is_closing():
+            return
+        left = self._head_since + self.head_timeout_s - self.loop.time()
+        if left > 0:
+            self._head_timer = self.loop.call_later(left, self._head_is_due)
+        else:
+            self._refuse(_TOO_SLOW if self._head_size else b"")
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, answer: bytes) -> None:
+        if answer and not self._is_answering:
+            self.transport.write(answer)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._head_size = True, 0
@@ -128,6 +161,8 @@ class ShortWayProtocol(HttpToolsProtocol):
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
             self.timeout_keep_alive_task = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
         super().connection_lost(exc)
 
 

@@ -173,6 +173,41 @@ async def test_a_head_without_end_is_refused(behind: str) -> None:
         assert told == b"" or told.startswith(b"HTTP/1.1 431 ")
 
 
+class Impatient(ShortWayProtocol):
+    head_timeout_s = 0.5
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"", b""),
+        (b"GET /a HTTP/1.1\r\nhost:", b"HTTP/1.1 408 "),
+        (b"GET /a HTTP/1.1\r\nhost: x\r\n\r\nGET /a HTTP/1.1\r\nx-slow: ", b"HTTP/1.1 408 "),
+    ],
+)
+async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(
+    sent: bytes, told: bytes
+) -> None:
+    """Otherwise anybody could hold all connections that a server may have open."""
+    async with running(Impatient) as port, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        if sent.startswith(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"):
+            await reader.readuntil(b"|")
+        assert (await reader.read()).startswith(told)
+        writer.close()
+
+
+async def test_a_request_that_takes_longer_than_its_head_may_is_answered() -> None:
+    async with running(Impatient) as port, asyncio.timeout(60):
+        _, writer = connection = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n")
+        await asyncio.sleep(2 * Impatient.head_timeout_s)
+        writer.write(b"x\r\n0\r\n\r\n")
+        assert (await connection[0].readuntil(b"|")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
 async def test_large_heads_and_bodies_pass() -> None:
     head = b"GET /a HTTP/1.1\r\nhost: x\r\nx-large: " + b"a" * 60_000 + b"\r\n\r\n"
     chunks = b"".join(b"7d0\r\n" + b"b" * 2_000 + b"\r\n" for _ in range(500)) + b"0\r\n\r\n"
