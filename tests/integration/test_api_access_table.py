@@ -357,6 +357,11 @@ async def _of_somebody_else(client: Client, row_id: str) -> None:
         "UPDATE mdm_data.deal__edit SET _sys_submitted_by = 'user:else' WHERE _sys_id = %s",
         [row_id],
     )
+    # Who wrote any of a proposal is told by its events.
+    await _AUTHORS["conn"].execute(
+        "UPDATE mdm.event SET actor = 'user:else' WHERE record_id = %s AND action = 'data_edited'",
+        [row_id],
+    )
 
 
 async def test_the_table(client: Client, conn: AsyncConnection[Any]) -> None:
