@@ -110,8 +110,10 @@ async def _fill(client: Client, conn: AsyncConnection[Any]) -> None:
         proposed = await client.post(f"{DEAL}/data", json=deal)
         assert proposed.status_code == 202, proposed.text
         if n % 4 < 2:
-            await conn.execute("UPDATE mdm_data.deal__edit SET _sys_submitted_by = 'user:x'")
             deal_id = proposed.json()["_sys_id"]
+            await conn.execute("UPDATE mdm_data.deal__edit SET _sys_submitted_by = 'user:x'")
+            written = "UPDATE mdm.event SET actor = 'user:x' WHERE record_id = %s"
+            await conn.execute(written, [deal_id])
             approved = await client.post(f"{DEAL}/approve/{deal_id}", json={})
             assert approved.status_code == 200, approved.text
     await _merge(client)
