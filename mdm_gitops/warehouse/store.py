@@ -140,10 +140,13 @@ class Store:
 
     async def current(self, conn: AsyncConnection[Any]) -> StoreState:
         """Return the state as it is now; one short query when nothing has changed."""
-        known = self._state
-        if known is not None and known.revision == await self._revision(conn):
+        known, revision = self._state, await self._revision(conn)
+        if known is not None and known.revision == revision:
             return known
-        return await self.refresh(conn, other_than=known)
+        found = await self.refresh(conn, other_than=known)
+        if found.revision < revision:  # somebody else had begun to read it before
+            found = await self.refresh(conn, other_than=found)
+        return found
 
     async def refresh(
         self, conn: AsyncConnection[Any], *, other_than: StoreState | None
