@@ -77,10 +77,11 @@ AREAS: Final = (
 _HEAD: Final = """\
 # What a worker does with a request
 
-Written by `make profile` on {date}: microseconds of a worker's processor time for each request, by what they are
-spent on; {clients} clients, {rows:,} rows of 12 columns, everything on but the rate limit. What PostgreSQL does for
+Written by `make profile` on {date}: what a worker spends its processor time on with each request;
+{clients} clients, {rows:,} rows of 12 columns, everything on but the rate limit. What PostgreSQL does for
 a request stands in [What a request costs in PostgreSQL](cost-of-requests.md). The worker was sampled {rate:,} times
-a second; a sample belongs to the innermost of these areas that it is in.
+a second; a sample belongs to the innermost of these areas that it is in. How long a request takes on a quiet
+machine stands in the [measured figures](../../benchmarks/RESULTS.md#single-requests).
 
 """
 _TAIL: Final = """
@@ -154,11 +155,16 @@ def _area_of(frames: str) -> str:
 
 
 def _table(names: Sequence[str], told: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    yield f"| µs of a worker for each | {' | '.join(names)} |"
+    """Yield shares, which say the same on a slow machine, and what they are shares of."""
+    whole = [sum(each.values()) for each in told]
+    yield f"| % of a worker's time for each | {' | '.join(names)} |"
     yield f"|---|{'---:|' * len(names)}"
     for area in (area.name for area in AREAS):
-        yield f"| {area} | {' | '.join(f'{each.get(area, 0):.0f}' for each in told)} |"
-    yield f"| **together** | {' | '.join(f'**{sum(each.values()):.0f}**' for each in told)} |"
+        shares = (
+            100 * each.get(area, 0) / all_of_it for each, all_of_it in zip(told, whole, strict=True)
+        )
+        yield f"| {area} | {' | '.join(f'{share:.0f}' for share in shares)} |"
+    yield f"| **µs together, in this run** | {' | '.join(f'**{each:.0f}**' for each in whole)} |"
 
 
 if __name__ == "__main__":
