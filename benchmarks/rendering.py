@@ -47,8 +47,8 @@ _ELSEWHERE: Final = """\
 
 - Reliability and security are campaigns: each has a small form in `make test` and a larger one in `make soak`. Not all of
   the larger ones have the numbers of the targets (the campaign of webhooks sends 20,000 events, wanted are 50,000).
-- `make test` in 10 minutes on two processors: **missed** by little, 10:03 on 2026-11-22 with 8,455 tests, lint and types
-  beside them, and 11:07 while the host was busier. It takes 1,200 s of processor time, most of it in PostgreSQL servers,
+- `make test` in 10 minutes on two processors: **missed**: 11:07 on 2026-11-22 with 8,455 tests, lint and types beside
+  them; 10:03 an hour before on a quieter host, where two tests failed that are mended since. It takes 1,200 s of processor time, most of it in PostgreSQL servers,
   Git and server processes that are real. Tried: commands as forks of one loaded program, databases copied and not
   deployed, servers shared by the tests of a module, fewer examples of laws in each run (12:12 before); what would
   cut more are fewer cases of kills and laws.
