@@ -13,9 +13,8 @@ from typing import Final
 # malloc.h; a bound that is set stays what it is
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-_LARGE: Final = (
-    1024 * 1024
-)  # what requests usually ask for stays below, and is not mapped each time
+# What requests usually ask for stays below, and is not mapped each time.
+_LARGE: Final = 1024 * 1024
 
 
 def give_large_blocks_back() -> None:

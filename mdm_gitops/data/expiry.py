@@ -118,9 +118,8 @@ async def _remove(
             values={"actor": ACTOR},
             prepare=False,
         )
-    except (
-        errors.IntegrityError
-    ):  # somebody began to refer to one of them: they are for the next call
+    except errors.IntegrityError:
+        # Somebody began to refer to one of them: they are for the next call.
         return 0
     if any(line.status is Status.MOVED for line in lines.values()):
         raise StateMoved
