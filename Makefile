@@ -81,8 +81,8 @@ profile: $(READY) ## what a worker does with a request, into docs/concepts/time-
 	$(BIN)/python -m pip install --quiet --root-user-action=ignore 'py-spy>=0.4.1,<1'
 	$(BIN)/python benchmarks/profile_requests.py
 
-soak: $(READY) ## the long campaigns
-	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest -m soak $(ARGS)
+soak: $(READY) ## the long campaigns; what they find is kept beside the figures
+	MDM_CAMPAIGNS=$(CURDIR)/benchmarks/campaigns.json MDM_TEST_PG=$(PG) $(BIN)/python -m pytest -m soak $(ARGS)
 
 docs: $(READY) ## make the generated pages of docs/
 	$(BIN)/python docs/generate.py
