@@ -2,7 +2,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help install up demo test lint bench bench-full bench-peer profile soak docs clean
+.PHONY: help install up demo test coverage lint bench bench-full bench-peer profile soak docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,6 +60,14 @@ test: $(READY) ## lint, types, layers and all tests, on PostgreSQL PG=18 or 16
 
 pytest: $(READY)
 	MDM_TEST_PG=$(PG) $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not soak" $(ARGS)
+
+# Figures of a part of the tests, or of tests that failed, are told and not kept.
+coverage: $(READY) ## which lines and branches the tests run, into benchmarks/coverage.json
+	@rm -rf .work/coverage; MDM_TEST_PG=$(PG) $(BIN)/coverage run \
+	  -m pytest --numprocesses 2 --dist worksteal -m "not soak" $(ARGS); ended=$$?; \
+	if [ "$$ended" = 0 ]; then keep=$(if $(ARGS),,--keep); fi; \
+	$(BIN)/coverage combine --quiet && $(BIN)/python benchmarks/coverage_summary.py $$keep; \
+	exit $$ended
 
 lint: $(READY) ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
