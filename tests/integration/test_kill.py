@@ -9,9 +9,9 @@ directions (see ``tests.support.scenario``). 0 failures in N kills bounds the fa
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -30,10 +30,11 @@ from tests.conftest import DatabaseMaker
 from tests.support import scenario
 from tests.support import warehouses as on
 from tests.support.applier import Applier
+from tests.support.campaign_record import campaign
 from tests.support.warehouse_state import state
 
-SOAK = bool(os.environ.get("MDM_SOAK"))
-RANDOM_KILLS = 500 if SOAK else 20
+RANDOM_KILLS, SOAK_KILLS = 20, 500
+ENDED_SESSIONS, SOAK_ENDED_SESSIONS = 5, 100
 KILLED = -9
 MANY_ROWS = {"customer", "client", "product"}  # tables that are filled in several batches
 
@@ -115,15 +116,15 @@ def _warm(applier: Applier, wanted: str, begin: str, databases: DatabaseMaker) -
         applier.warm(databases.copy_of(begin), wanted)
 
 
-def points(script: Script) -> Iterator[str]:
+def points(script: Script, *, each: bool) -> Iterator[str]:
     """Yield the points at which a run of *script* is killed.
 
     A boundary is there as what follows the step before it. Within a transaction PostgreSQL takes
-    back what was done, so a few such points are enough to show it; a soak takes them all.
+    back what was done, so a few such points are enough to show it; *each* of them is for a soak.
     """
     yield "begin"
     for step in script.steps:
-        if SOAK:
+        if each:
             yield f"before-{step.number}"
         batches = [s.batch for s in step.statements if s.batch]
         if batches:
@@ -132,7 +133,7 @@ def points(script: Script) -> Iterator[str]:
                 yield f"batch-{step.number}#2"
         elif step.phase is Phase.FLIP:
             yield from (f"inside-{step.number}#{n}" for n in (1, 20, len(step.statements)))
-        elif step.transactional and (SOAK or step.number % 3 == 0):
+        elif step.transactional and (each or step.number % 3 == 0):
             yield f"inside-{step.number}"
         yield f"after-{step.number}"
     yield "end"
@@ -157,8 +158,25 @@ PARTS = 4
 def test_killed_at_every_boundary(
     name: str, part: int, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
 ) -> None:
-    road = roads[name]
-    for point in list(points(road.script))[part::PARTS]:
+    chosen = list(points(roads[name].script, each=False))[part::PARTS]
+    _killed_at(chosen, roads[name], applier, make_database)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["there", "back"])
+def test_killed_at_every_point(
+    name: str, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
+) -> None:
+    chosen = list(points(roads[name].script, each=True))
+    with campaign(f"apply-points-{name}") as record:
+        _killed_at(chosen, roads[name], applier, make_database)
+        record(kills=len(chosen))
+
+
+def _killed_at(
+    chosen: list[str], road: Road, applier: Applier, make_database: DatabaseMaker
+) -> None:
+    for point in chosen:
         url = make_database.copy_of(road.begin)
         assert applier.run(url, road.wanted, fault_at=point) == KILLED, point
         assert applier.run(url, road.wanted) == 0, point
@@ -197,22 +215,49 @@ def _difference(found: list[str], expected: list[str]) -> list[str]:
 def test_killed_at_random_moments_again_and_again(
     part: int, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
 ) -> None:
-    seed = random.randrange(2**32) if SOAK else part
-    chance = random.Random(seed)
-    for number in range(-(-RANDOM_KILLS // PARTS)):
+    _killed_often(RANDOM_KILLS // PARTS, part, roads, applier, make_database)
+
+
+@pytest.mark.soak
+def test_killed_at_random_moments_hundreds_of_times(
+    roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
+) -> None:
+    seed = secrets.randbits(32)
+    with campaign("apply") as record:
+        rounds = _killed_often(SOAK_KILLS, seed, roads, applier, make_database)
+        record(kills=SOAK_KILLS, told=f"{rounds} times a plain apply ended what kills had left")
+
+
+def _killed_often(
+    kills: int,
+    seed: int,
+    roads: dict[str, Road],
+    applier: Applier,
+    make_database: DatabaseMaker,
+) -> int:
+    """Kill until *kills* have hit an apply under way; return how often one was then let through."""
+    chance, hit, rounds = random.Random(seed), 0, 0
+    while hit < kills:
+        rounds += 1
         road = chance.choice(list(roads.values()))
         url = make_database.copy_of(road.begin)
         moments = [chance.uniform(0, 1.2 * road.seconds) for _ in range(chance.randint(1, 3))]
         codes = [applier.killed_after(url, road.wanted, moment) for moment in moments]
-        assert set(codes) <= {KILLED, 0}, (seed, number, codes)
+        assert set(codes) <= {KILLED, 0}, (seed, rounds, codes)
+        hit += codes.count(KILLED)
         assert applier.run(url, road.wanted) == 0
-        asyncio.run(_is_there(url, road, f"seed {seed}, kill {number} of {road.wanted}"))
+        asyncio.run(_is_there(url, road, f"seed {seed}, round {rounds} of {road.wanted}"))
         make_database.drop_all()
+    return rounds
 
 
 @pytest.mark.parametrize("name", ["there", "back"])
+@pytest.mark.parametrize(
+    "ended", [ENDED_SESSIONS, pytest.param(SOAK_ENDED_SESSIONS, marks=pytest.mark.soak)]
+)
 def test_the_server_ends_the_session_of_the_applier(
     name: str,
+    ended: int,
     roads: dict[str, Road],
     applier: Applier,
     make_database: DatabaseMaker,
@@ -220,7 +265,7 @@ def test_the_server_ends_the_session_of_the_applier(
 ) -> None:
     chance, road = random.Random(name), roads[name]
     codes = set()
-    for number in range(100 if SOAK else 5):
+    for number in range(ended):
         url = make_database.copy_of(road.begin)
         applier.start(url, road.wanted)
         _end_sessions(admin, url, after_s=chance.uniform(0.2, 1.0) * road.seconds)
@@ -253,21 +298,21 @@ async def _is_there(url: str, road: Road, what: str) -> None:
 # --- somebody has changed his mind meanwhile ------------------------------------------------------
 
 
-def _some(found: list[str]) -> list[str]:
-    return found if SOAK else found[::3]
+_SHARE = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.soak)])
 
 
 def _boundaries(script: Script, *phases: Phase) -> list[str]:
     return [f"after-{step.number}" for step in script.steps if step.phase in phases]
 
 
+@_SHARE
 @pytest.mark.parametrize("name", ["there", "back"])
 def test_killed_before_the_flip_and_then_withdrawn(
-    name: str, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
+    name: str, every: int, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
 ) -> None:
     """What was being filled is given up without a loss: both ways still lead where they led."""
     road, other = roads[name], roads["back" if name == "there" else "there"]
-    for point in _some(_boundaries(road.script, Phase.PREPARE)):
+    for point in _boundaries(road.script, Phase.PREPARE)[::every]:
         url = make_database.copy_of(road.begin)
         asyncio.run(_withdrawn(url, road, other.wanted, point, applier))
         make_database.drop_all()
@@ -298,9 +343,10 @@ def _tells_of_archives(fact: str) -> bool:
     return '"archived"' in fact or '["_arch_' in fact or "looks" in fact or "earlier" in fact
 
 
+@_SHARE
 @pytest.mark.parametrize("wanted", ["a", "c"])
 def test_killed_after_the_flip_and_then_something_else(
-    wanted: str, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
+    wanted: str, every: int, roads: dict[str, Road], applier: Applier, make_database: DatabaseMaker
 ) -> None:
     road = roads["there"]
     later = (Phase.FLIP, Phase.ENFORCE, Phase.SEED, Phase.LINK, Phase.FINISH)
@@ -308,7 +354,7 @@ def test_killed_after_the_flip_and_then_something_else(
     asyncio.run(_applied(fresh, wanted))
     expected = asyncio.run(_catalog(fresh))
     _warm(applier, wanted, roads["back"].begin, make_database)
-    for point in _some(_boundaries(road.script, *later)):
+    for point in _boundaries(road.script, *later)[::every]:
         url = make_database.copy_of(road.begin)
         assert applier.run(url, "b", fault_at=point) == KILLED, point
         assert applier.run(url, wanted) == 0, point

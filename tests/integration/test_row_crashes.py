@@ -23,6 +23,7 @@ from mdm_gitops.warehouse.migrate import migrate
 from tests.conftest import CONFIG_SCHEMA, DATA_SCHEMA
 from tests.support import rowlab
 from tests.support import warehouses as on
+from tests.support.campaign_record import campaign
 from tests.support.cluster import Cluster
 from tests.support.crash_campaign import ENTITIES, TALLY, Campaign
 from tests.support.crash_server import Server, forget_peak, peak_memory_bytes
@@ -31,7 +32,9 @@ from tests.support.serving import add_key
 from tests.support.wire import Wire
 
 KILLS = 18  # each kind of victim three times
-SOAK_KILLS = 500
+# 500 times a worker, 500 times PostgreSQL.
+SOAK_KILLS = 750
+SOAK_VICTIMS = ("worker", "postgres", "both")
 # A worker that was killed is there again before the next one is: else all wait for one to start.
 VICTIMS = ("worker", "postgres", "postgres", "both", "postgres", "postgres")
 USERS = ("ann", "bob")
@@ -107,17 +110,26 @@ async def _tallies(site: Site) -> list[str]:
 
 @pytest.mark.usefixtures("emptied")
 def test_nothing_is_lost_and_nothing_is_there_twice(site: Site) -> None:
-    _hold(site, kills=KILLS, seed=1)
+    _hold(site, kills=KILLS, victims=VICTIMS, seed=1)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("emptied")
 def test_the_same_for_hundreds_of_kills(site: Site) -> None:
-    _hold(site, kills=SOAK_KILLS, seed=secrets.randbits(64))
+    with campaign("row-crashes") as record:
+        found = _hold(site, kills=SOAK_KILLS, victims=SOAK_VICTIMS, seed=secrets.randbits(64))
+        both = found.kills["both"]
+        slowest_s = max(max(each) for each in found.recoveries_s.values())
+        record(
+            workers=found.kills["worker"] + both,
+            postgres=found.kills["postgres"] + both,
+            acknowledged=found.counts["acknowledged"],
+            told=f"answering again after {slowest_s:.1f} s at most",
+        )
 
 
-def _hold(site: Site, *, kills: int, seed: int) -> None:
-    found = asyncio.run(_campaign(site, kills=kills, victims=VICTIMS, seed=seed))
+def _hold(site: Site, *, kills: int, victims: tuple[str, ...], seed: int) -> Campaign:
+    found = asyncio.run(_campaign(site, kills=kills, victims=victims, seed=seed))
     told = f"seed {seed}: {found.kills}, {found.counts}, recoveries {found.recoveries_s}"
     print(told)
     assert not found.broken, f"{told}\n{found.broken[0]}"
@@ -127,6 +139,7 @@ def _hold(site: Site, *, kills: int, seed: int) -> None:
     assert found.counts["in doubt"] > kills, told
     # Half of the time within seconds, also where other work takes the processors.
     assert all(median(each) < 10 for each in found.recoveries_s.values()), told
+    return found
 
 
 # --- the negative controls ------------------------------------------------------------------------
