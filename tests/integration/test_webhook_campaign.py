@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,79 +16,33 @@ from uuid import uuid4
 import pytest
 from aiohttp import web
 from psycopg import AsyncConnection
+from psycopg.types.json import Jsonb
 from standardwebhooks import Webhook as Verifier
 
 from mdm_gitops.deliver import receiver as receiver_module
 from mdm_gitops.deliver import schedule
 from mdm_gitops.warehouse.connect import connect
+from tests.support.campaign_record import campaign
+from tests.support.faulty_receivers import FAULTS, Fault, Faulty
 from tests.support.receivers import (
-    Answer,
     Receiver,
-    broken,
     conn,
     dispatching,
     fine,
     receiving,
-    resetting,
     subscribe,
     until,
 )
 from tests.support.served_folder import git
 from tests.support.server_process import folder, serving
+from tests.support.webhook_process import LONGEST_QUIET_S, Dispatching
 
 __all__ = ["conn", "folder"]
 pytestmark = pytest.mark.anyio
 RECORDS = 97
-KINDS = ("good", "broken", "hanging", "resetting", "slow")
-
-
-class Log:
-    """A receiver's answer, with a note of the changes that it accepted, in the order it did."""
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-        self.accepted: list[tuple[str, int]] = []
-        self.ids: dict[int, set[str]] = defaultdict(set)
-
-    async def __call__(self, request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
-        number = int(request.headers["mdm-sequence"])
-        self.ids[number].add(request.headers["webhook-id"])
-        answer = await self._answer(request, document)
-        if answer.status < 300 and not _is_cut(request):
-            self.accepted.append((document["recordId"], number))
-        return answer
-
-    @property
-    def numbers(self) -> set[int]:
-        return {number for _, number in self.accepted}
-
-
-def _is_cut(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()
-
-
-def inversions(accepted: Iterable[tuple[str, int]]) -> int:
-    """Count the changes that a record's receiver was first given after a later one."""
-    highest: dict[str, int] = {}
-    seen: set[int] = set()
-    found = 0
-    for record, number in accepted:
-        if number in seen:
-            continue
-        seen.add(number)
-        found += number < highest.get(record, 0)
-        highest[record] = max(number, highest.get(record, 0))
-    return found
-
-
-async def slow(request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
-    await asyncio.sleep(0.05)
-    return web.Response()
-
-
-async def never(request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
-    await asyncio.sleep(30)
-    return web.Response(status=500)
+# Where the faults get worse, and where they are at times again, in parts of all kills.
+OUTAGE = (1 / 3, 2 / 3)
+NOTHING_COMES_S = 10 * LONGEST_QUIET_S
 
 
 async def happen_many(conn: AsyncConnection[Any], number: int) -> None:
@@ -107,63 +60,124 @@ async def happen_many(conn: AsyncConnection[Any], number: int) -> None:
         )
 
 
-@contextmanager
-def killed_at_the_end(url: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.support.webhook_process", url]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
-    try:
-        yield
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+@dataclass
+class Campaign:
+    """Changes are committed and delivered to receivers with all faults while dispatchers are killed."""
 
+    url: str
+    conn: AsyncConnection[Any]
+    changes: int
+    kills: int
+    seed: int
+    careless: bool = False
 
-async def accounted(conn: AsyncConnection[Any], name: str) -> tuple[set[int], int]:
-    """Return the changes that the table keeps for *name*, and its cursor."""
-    cursor = await conn.execute(
-        "SELECT c.position, coalesce((SELECT array_agg(d.event_id) FROM mdm.webhook_delivery d"
-        "  WHERE d.webhook_id = w.webhook_id), '{}')"
-        " FROM mdm.webhook w JOIN mdm.webhook_cursor c USING (webhook_id) WHERE w.name = %s",
-        [name],
-    )
-    row = await cursor.fetchone()
-    assert row is not None
-    return set(row[1]), row[0]
+    async def run(self) -> list[Faulty]:
+        """Return the receivers when the last change has reached the one without faults, and all others
+        have had the time for what is kept for them."""
+        chance = Random(self.seed)
+        logs = [Faulty(fault, Random(chance.random())) for fault in FAULTS]
+        async with receiving(*logs, keeping=False) as receivers:
+            urls = {log.fault.name: at.url for log, at in zip(logs, receivers, strict=True)}
+            for fault in FAULTS:
+                url = urls[fault.name]
+                await subscribe(self.conn, fault.name, fault.url(url) if fault.url else url)
+            mending = asyncio.create_task(self._switch_on_again())
+            writing = asyncio.create_task(self._write())
+            try:
+                await self._kill(logs)
+                await self._mend(logs, urls)
+                await self._deliver_the_rest(logs)
+            finally:
+                mending.cancel()
+                await asyncio.gather(mending, return_exceptions=True)
+            await writing
+        return logs
+
+    async def _write(self) -> None:
+        async with await connect(self.url, application_name="writer") as writer:
+            await happen_many(writer, self.changes)
+
+    async def _kill(self, logs: Sequence[Faulty]) -> None:
+        good = logs[0]
+        for kill in range(1, self.kills + 1):
+            is_out = OUTAGE[0] <= kill / self.kills < OUTAGE[1]
+            for log in logs[1:]:
+                log.mood = "out" if is_out else "moody"
+            enough = self.changes * kill // (self.kills + 2)
+            with self._dispatcher():
+                await self._while_some_comes(lambda: len(good.numbers) < enough, [good])  # noqa: B023
+
+    async def _mend(self, logs: Sequence[Faulty], urls: dict[str, str]) -> None:
+        for log in logs:
+            log.mood = "well"
+            if log.fault.url:
+                await self.conn.execute(
+                    "UPDATE mdm.webhook SET definition = definition || %s WHERE name = %s",
+                    [Jsonb({"url": urls[log.fault.name]}), log.fault.name],
+                )
+
+    async def _deliver_the_rest(self, logs: Sequence[Faulty]) -> None:
+        """Let all that is kept come through: until everybody has everything, or nothing is left to do."""
+        with self._dispatcher():
+            await self._while_some_comes(
+                lambda: any(len(log.numbers) < self.changes for log in logs), logs
+            )
+
+    async def _while_some_comes(self, wanted: Callable[[], bool], logs: Sequence[Faulty]) -> None:
+        """Wait while *wanted*, as long as now and then something comes."""
+        progress = -1, time.monotonic()
+        while wanted():
+            await asyncio.sleep(0.02)
+            done, now = sum(len(log.accepted) for log in logs), time.monotonic()
+            if done > progress[0]:
+                progress = done, now
+            if now > progress[1] + NOTHING_COMES_S:
+                return
+
+    async def _switch_on_again(self) -> None:
+        """As a person would, when a receiver has said that it wants no more."""
+        async with await connect(self.url, application_name="person") as conn:
+            while True:
+                await conn.execute(
+                    "UPDATE mdm.webhook w SET definition = definition || jsonb_build_object("
+                    " 'description', clock_timestamp()::text) FROM mdm.webhook_cursor c"
+                    " WHERE c.webhook_id = w.webhook_id AND c.disabled_at IS NOT NULL"
+                )
+                await asyncio.sleep(0.2)
+
+    def _dispatcher(self) -> Dispatching:
+        return Dispatching(self.url, careless=self.careless)
 
 
 @pytest.mark.parametrize(
-    ("number", "kills"),
-    [(1_200, 3), pytest.param(20_000, 30, marks=pytest.mark.soak)],
+    ("changes", "kills"), [(600, 3), pytest.param(50_000, 500, marks=pytest.mark.soak)]
 )
 async def test_nothing_is_lost_or_out_of_order_when_the_dispatcher_is_killed(
-    database_url: str, conn: AsyncConnection[Any], number: int, kills: int
+    database_url: str, conn: AsyncConnection[Any], changes: int, kills: int
 ) -> None:
-    logs = [Log(answer) for answer in (fine, broken, never, resetting, slow)]
-    good = logs[0]
-    async with receiving(*logs) as receivers:
-        for name, receiver in zip(KINDS, receivers, strict=True):
-            await subscribe(conn, name, receiver.url)
-        async with await connect(database_url, application_name="writer") as writer:
-            writing = asyncio.create_task(happen_many(writer, number))
-            for kill in range(1, kills + 1):
-                enough = number * kill // (kills + 2)
-                with killed_at_the_end(database_url):
-                    await until(lambda: len(good.numbers) >= enough, 60)  # noqa: B023
-            with killed_at_the_end(database_url):
-                await until(lambda: len(good.numbers) == number, 60 + number / 100)
-                # By count: what is stuck has not held up what is not.
-                assert [len(log.accepted) for log in logs[1:4]] == [0, 0, 0]
-            await writing
-    everything = set(range(1, number + 1))
-    assert good.numbers == everything
-    for name, log in zip(KINDS, logs, strict=True):
-        kept, position = await accounted(conn, name)
-        missing = {n for n in everything - log.numbers - kept if n <= position}
-        assert missing == set(), name
-        assert inversions(log.accepted) == 0, name
-        assert all(len(ids) == 1 for ids in log.ids.values()), name
-        assert len({next(iter(ids)) for ids in log.ids.values()}) == len(log.ids), name
-    assert len(logs[4].accepted) > 0
+    seed = secrets.randbits(32) if kills > 100 else 1
+    with campaign("dispatcher") as record:
+        logs = await Campaign(database_url, conn, changes, kills, seed).run()
+        failures = {log.fault.name: log.failures for log in logs}
+        record(events=changes, kills=kills, deliveries=sum(len(log.accepted) for log in logs))
+        record(
+            told=f"{len(FAULTS) - 1} kinds of faults, {sum(failures.values())} failed deliveries"
+        )
+        everything = set(range(1, changes + 1))
+        for log in logs:
+            told = f"seed {seed}, {log.fault.name}, {failures}"
+            assert everything - log.numbers == set(), told
+            assert log.inversions == 0, told
+            assert (log.renamed, log.names) == (0, changes), told
+    assert all(log.failures for log in logs if log.fault.share), failures
+
+
+async def test_a_dispatcher_that_counts_before_it_delivers_is_found_to_lose(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    """The negative control: the same campaign, killed as often."""
+    logs = await Campaign(database_url, conn, 600, 3, 1, careless=True).run()
+    assert any(len(log.numbers) < 600 for log in logs)
 
 
 async def test_without_chains_the_same_check_finds_changes_out_of_order(
@@ -177,23 +191,20 @@ async def test_without_chains_the_same_check_finds_changes_out_of_order(
             monkeypatch.setattr(
                 receiver_module, "_by_record", lambda events: {uuid4(): [each] for each in events}
             )
-        log = Log(_moody(Random(7)))
+        log = Faulty(Fault(name=name, answer=_late, share=0.1), Random(7))
         async with receiving(log) as [receiver]:
             webhook_id = await subscribe(conn, name, receiver.url)
             async with dispatching(database_url):
                 await happen_many(conn, 400)
                 await until(lambda: len(log.numbers) == 400, 30)  # noqa: B023
-        found[name] = inversions(log.accepted)
+        found[name] = log.inversions
         await conn.execute("DELETE FROM mdm.webhook WHERE webhook_id = %s", [webhook_id])
     assert found["chained"] == 0 and found["naive"] > 10, found
 
 
-def _moody(chance: Random) -> Answer:
-    async def answer(request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
-        await asyncio.sleep(chance.random() * 0.01)
-        return web.Response(status=500 if chance.random() < 0.1 else 200)
-
-    return answer
+async def _late(request: web.Request, document: dict[str, Any]) -> web.StreamResponse:
+    await asyncio.sleep(0.005)
+    return web.Response(status=500)
 
 
 async def test_of_two_workers_one_delivers(empty_database_url: str, folder: Path) -> None:

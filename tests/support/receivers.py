@@ -31,6 +31,7 @@ class Receiver:
     """A real server that notes what it got, and answers as it is told."""
 
     answer: Answer
+    is_keeping: bool = True
     got: list[tuple[dict[str, Any], dict[str, str], bytes]] = field(default_factory=list)
     port: int = 0
 
@@ -41,7 +42,8 @@ class Receiver:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         document = json.loads(body)
-        self.got.append((document, dict(request.headers), body))
+        if self.is_keeping:
+            self.got.append((document, dict(request.headers), body))
         return await self.answer(request, document)
 
     def per_record(self) -> dict[str, list[int]]:
@@ -74,10 +76,10 @@ async def resetting(request: web.Request, document: dict[str, Any]) -> web.Strea
 
 
 @asynccontextmanager
-async def receiving(*answers: Answer) -> AsyncIterator[list[Receiver]]:
+async def receiving(*answers: Answer, keeping: bool = True) -> AsyncIterator[list[Receiver]]:
     receivers, runners = [], []
     for answer in answers:
-        receiver = Receiver(answer)
+        receiver = Receiver(answer, keeping)
         app = web.Application()
         app.router.add_post("/hook", receiver.handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
