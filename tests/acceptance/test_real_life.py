@@ -7,10 +7,12 @@ written is there, and the status says why a commit was not taken.
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
 
+from tests.support.campaign_record import campaign
 from tests.support.life import Life
 
 SEED = int(os.environ.get("MDM_LIFE_SEED") or 20261121)
@@ -33,11 +35,16 @@ def test_fifty_commits(tmp_path: Path, database_url: str) -> None:
 
 
 @pytest.mark.soak
-def test_two_thousand_commits(tmp_path: Path, database_url: str) -> None:
-    with Life(tmp_path / "life", database_url, seed=SEED + 1) as life:
-        for _ in range(2_000):
+def test_five_hundred_kills(tmp_path: Path, database_url: str) -> None:
+    seed = int(os.environ.get("MDM_LIFE_SEED") or secrets.randbits(32))
+    print("seed", seed)
+    with (
+        campaign("operator") as record,
+        Life(tmp_path / "life", database_url, seed=seed, kill_share=0.4) as life,
+    ):
+        while life.kills < 500:
             life.round()
-        assert life.kills > 50, life.summary()
+            record(kills=life.kills, commits=len(life.did) - life.kills, told=f"seed {seed}")
 
 
 def test_an_operator_that_does_nothing_is_found_out(tmp_path: Path, database_url: str) -> None:

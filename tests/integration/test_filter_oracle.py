@@ -24,6 +24,7 @@ from mdm_gitops.filter import (
 )
 from mdm_gitops.filter.ast import And, Not, Or
 from mdm_gitops.model import DataType
+from tests.support.campaign_record import campaign
 from tests.unit import filter_samples as samples
 from tests.unit.filter_oracle import Oracle, Row, Truth, World
 
@@ -163,7 +164,7 @@ def smallest(
     return f"{DIFFERENCE} {unparse(expr)}\nvisible: {visible}\nrow: {rows[0]}"
 
 
-def campaign(
+def compare(
     database: psycopg.Connection[Any],
     lower: Callable[[str], str],
     *,
@@ -209,7 +210,7 @@ def judged(
 def test_random_filters_pass_the_rows_that_the_oracle_passes(
     database: psycopg.Connection[Any], lower: Callable[[str], str]
 ) -> None:
-    done, telling = campaign(database, lower, filters=FILTERS)
+    done, telling = compare(database, lower, filters=FILTERS)
     assert done >= FILTERS
     assert telling > done // 4, "most filters pass all rows or none"
 
@@ -220,7 +221,9 @@ def test_very_many_random_filters(
 ) -> None:
     seed = SystemRandom().randrange(2**32)
     print(f"seed {seed}")
-    campaign(database, lower, filters=SOAK_FILTERS, seed=seed)
+    with campaign("filters") as record:
+        compare(database, lower, filters=SOAK_FILTERS, seed=seed)
+        record(filters=SOAK_FILTERS)
 
 
 EITHER = "([qty] > 100 OR [country].[population] <> 9)"
@@ -300,7 +303,7 @@ def test_a_broken_oracle_is_noticed(
 ) -> None:
     """Negative control: the comparison has teeth for each kind of mistake."""
     with pytest.raises(pytest.fail.Exception, match=DIFFERENCE):
-        campaign(database, lower, filters=FILTERS, oracle=broken)
+        compare(database, lower, filters=FILTERS, oracle=broken)
 
 
 INDEXED = [

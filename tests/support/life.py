@@ -94,8 +94,10 @@ def needs_a_person(before: Model, after: Model) -> bool:
 class Life:
     """*folder* is new, *url* an empty warehouse. Use it as a context: it ends its processes."""
 
-    def __init__(self, folder: Path, url: str, *, seed: int, mode: str = "heal") -> None:
-        self.folder, self.url, self.mode = folder, url, mode
+    def __init__(
+        self, folder: Path, url: str, *, seed: int, mode: str = "heal", kill_share: float = 0.08
+    ) -> None:
+        self.folder, self.url, self.mode, self.kill_share = folder, url, mode, kill_share
         self.random = random.Random(seed)
         self.wanted: Model = {}  # what the developer's files say, but for one that is broken
         self.expected: Model = {}  # what the warehouse must be
@@ -427,7 +429,7 @@ class Life:
 
     def _quiet(self, *outcomes: str, code: str = "") -> None:
         """Ask for a run until one has ended, perhaps killing the operator meanwhile."""
-        if self.random.random() < 0.08:
+        if self.random.random() < self.kill_share:
             self._request()
             time.sleep(self.random.uniform(0, 0.3))
             self._kill()
