@@ -301,7 +301,7 @@ def rule_words(check: Check) -> str:
             return range_words(argument)
         case RuleKind.LENGTH:
             return f"at most {plural(argument, 'character')}"
-        case RuleKind.REQUIRED | RuleKind.CASTABLE:
+        case _:
             raise AssertionError("a helper is no rule of a definition")
 
 

@@ -20,6 +20,13 @@ from mdm_gitops.model import (
     Webhook,
 )
 from mdm_gitops.plan import changes as c
+from mdm_gitops.plan.access_report import (
+    AccessEffect,
+    AccessReport,
+    RowChange,
+    TestResult,
+    Verdict,
+)
 from mdm_gitops.plan.hazards import TableSize, assess
 from mdm_gitops.plan.physical import (
     Check,
@@ -324,6 +331,25 @@ def seed_change(entity: str, counts: c.SeedCounts, mode: SeedMode = SeedMode.UPS
         user_columns=("code",),
         counts=counts,
         group=1,
+    )
+
+
+def access_report() -> AccessReport:
+    """Return a report with each kind of line in it: rows gained, an action gained, tests."""
+    gains = RowChange(before=5, after=8, gained=3, lost=0, total=9)
+    ana, buyers = {"principal": "ana", "entity": "customer"}, {"principal": "group:buyers"}
+    test: dict[str, Any] = {"place": "access-tests.yaml:3:1", "action": Action.READ, **ana}
+    return AccessReport(
+        effects=(
+            AccessEffect(**ana, action=Action.READ, had=True, has=True, rows=gains),
+            AccessEffect(**buyers, entity="product", action=Action.WRITE, had=False, has=True),
+        ),
+        tests=(
+            TestResult(**test, name="reads", verdict=Verdict.PASSED),
+            TestResult(**test, name="no secrets", verdict=Verdict.FAILED, message="ana sees [x]"),
+            TestResult(**test, name="new rows", verdict=Verdict.UNCHECKED, message="not there"),
+        ),
+        uncounted=4,
     )
 
 

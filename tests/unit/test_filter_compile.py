@@ -12,6 +12,7 @@ from mdm_gitops.filter import (
     Predicate,
     compile_predicate,
     conjunction,
+    only_found,
     parse,
     see_through,
     type_check,
@@ -136,6 +137,46 @@ def test_a_hidden_row_counts_as_absent() -> None:
         ' WHERE "f_r1"."code" = "f_r0"."neighbour" AND "f_r1"."code" = CAST(%(f0)s AS TEXT)'
         " OFFSET 0))"
     )
+
+
+def test_references_may_lead_into_relations_of_the_statement() -> None:
+    predicate = compiled("[country].[name] = 'x'", relation_prefix="led_")
+    assert predicate.sql == (
+        'EXISTS(SELECT 1 FROM "led_country" AS "f_r0" WHERE "f_r0"."code" = "t"."country"'
+        ' AND "f_r0"."name" = CAST(%(f0)s AS TEXT))'
+    )
+
+
+COUNTRY = 'SELECT 1 FROM "s"."country"'
+UNNAMED = (
+    f'"t"."country" IS NULL OR (NOT EXISTS({COUNTRY} AS "f_r0" WHERE "f_r0"."code" = "t"."country"'
+    f' AND NOT "f_r0"."name" IS NULL) AND EXISTS({COUNTRY} AS "f_r1"'
+    ' WHERE "f_r1"."code" = "t"."country" AND NOT "f_r1"."code" IS NULL OFFSET 0))'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "sql"),
+    [
+        ("[country].[name] IS NULL", UNNAMED),
+        (
+            "[title] = null AND ([country].[name] IS NULL OR [title] IS NULL)",
+            f'"t"."title" = CAST(%(f0)s AS TEXT) AND (({UNNAMED}) OR "t"."title" IS NULL)',
+        ),
+        (
+            "[country].[name] IS NOT NULL",
+            (
+                f'EXISTS({COUNTRY} AS "f_r0" WHERE "f_r0"."code" = "t"."country"'
+                ' AND NOT "f_r0"."name" IS NULL)'
+            ),
+        ),
+    ],
+)
+def test_a_filter_that_keeps_rows_back_wants_the_row_that_is_referred_to(
+    text: str, sql: str
+) -> None:
+    typed = only_found(type_check(parse(text), ITEM, DEFINITIONS))
+    assert compile_predicate(typed, context=CONTEXT, schema="s", alias="t").sql == sql
 
 
 def test_names_of_the_caller_are_quoted_and_kept_from_psycopg() -> None:

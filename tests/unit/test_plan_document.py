@@ -13,8 +13,9 @@ from mdm_gitops.model import ChangeClass, Policy
 from mdm_gitops.plan.document import Reason, reason_of, to_document
 from mdm_gitops.plan.document_schema import plan_schema, schema_text
 from mdm_gitops.plan.plan import DriftItem, DriftKind, Refusal, RefusalCode
+from mdm_gitops.plan.proof import Proof, ProofState
 from tests.unit.plan_changes import CHANGES
-from tests.unit.plan_samples import customer_hub_plan, plan
+from tests.unit.plan_samples import access_report, customer_hub_plan, plan
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/plan-json.md").read_text(encoding="utf-8")
@@ -40,6 +41,23 @@ def test_every_change_fits_the_schema(name: str) -> None:
 def test_a_whole_plan_fits_the_schema() -> None:
     document = through_json(to_document(customer_hub_plan()))
     assert [error.message for error in VALIDATOR.iter_errors(document)] == []
+
+
+def test_what_access_and_a_proof_come_to() -> None:
+    proof = Proof(state=ProofState.FAILED, place="a copy", problems=("no",))
+    document = through_json(to_document(plan([], access=access_report()), proof=proof))
+    assert [error.message for error in VALIDATOR.iter_errors(document)] == []
+    gains, may = document["access"]["effects"]
+    assert gains["rows"] == {"before": 5, "after": 8, "gained": 3, "lost": 0, "total": 9}
+    assert (may["principal"], may["had"], may["has"], may["rows"]) == (
+        "group:buyers",
+        False,
+        True,
+        None,
+    )
+    verdicts = [each["verdict"] for each in document["access"]["tests"]]
+    assert verdicts == ["passed", "failed", "unchecked"]
+    assert (document["proof"]["state"], document["proof"]["problems"]) == ("failed", ["no"])
 
 
 @pytest.mark.parametrize("place", ["", "changes/0", "checks/0", "drift/0", "summary"])

@@ -9,11 +9,13 @@ import pytest
 
 from mdm_gitops.model import ChangeClass, Policy
 from mdm_gitops.plan import changes as c
+from mdm_gitops.plan.access_report import AccessReport
 from mdm_gitops.plan.markdown import MAX_LENGTH, code, escape, marker, render_markdown
 from mdm_gitops.plan.physical import RuleKind
 from mdm_gitops.plan.plan import Plan, Refusal, RefusalCode
+from mdm_gitops.plan.proof import Proof, ProofState
 from tests.unit.plan_changes import CHANGES, check
-from tests.unit.plan_samples import customer_hub_plan, plan, rule, webhook
+from tests.unit.plan_samples import access_report, customer_hub_plan, plan, rule, webhook
 
 GOLDEN = Path(__file__).with_name("plan_customer_hub.md.txt")
 EVIL = "@all #1 https://evil.example www.evil.example | `x` <b> </details> *a* [a](b) -->\n\n# x"
@@ -52,6 +54,45 @@ def test_the_verdict_is_the_third_paragraph(value: Plan, verdict: str) -> None:
 def test_the_policy_decides_the_verdict() -> None:
     everything = Policy(auto_apply=tuple(ChangeClass))
     assert "**Ready**" in render_markdown(plan([CHANGES["rename-column"]]), policy=everything)
+
+
+def test_who_gains_and_loses_and_what_the_tests_of_access_say() -> None:
+    page = render_markdown(plan([CHANGES["add-column"]], access=access_report()))
+    assert page[page.index("#### Who") : page.index("<sub>")].split("\n") == [
+        "#### Who gains and loses rows",
+        "",
+        "| principal | entity | actions | effect |",
+        "|---|---|---|---|",
+        "| `ana` | `customer` | read | gains 3 of 9 rows \\(5 before, 8 after\\) |",
+        "| `group:buyers` | `product` | write | may now |",
+        "",
+        "_4 further pairs of principal and entity or more\\: not counted_",
+        "",
+        "#### Access tests: 1 passed, 1 failed, 1 not checkable before the apply",
+        "",
+        "- ⛔ failed: no secrets\\: ana sees \\[x\\] \\(access\\-tests\\.yaml\\:3\\:1\\)",
+        "- – unchecked: new rows\\: not there",
+        "",
+        "",
+    ]
+
+
+def test_tests_of_access_that_all_hold_are_one_line() -> None:
+    held = AccessReport(tests=access_report().tests[:1])
+    page = render_markdown(plan([CHANGES["add-column"]], access=held))
+    assert "#### Access tests: 1 passed\n\nAll hold.\n" in page
+    assert "Who gains" not in page
+
+
+@pytest.mark.parametrize(
+    ("state", "mark"),
+    [(ProofState.PROVEN, "✅"), (ProofState.FAILED, "⛔"), (ProofState.NOT_MADE, "–")],
+)
+def test_a_proof_is_told_with_its_problems(state: ProofState, mark: str) -> None:
+    proof = Proof(state=state, place="a copy", problems=("<b>",))
+    page = render_markdown(plan([]), proof=proof)
+    assert f"\n\n{mark} **Proof**: " in page
+    assert "\n- &lt;b\\>\n" in page
 
 
 def test_the_marker_says_whose_comment_it_is_and_cannot_be_broken_out_of() -> None:

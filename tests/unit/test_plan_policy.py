@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from mdm_gitops.errors import InputError
 from mdm_gitops.model import ChangeClass, Policy
 from mdm_gitops.plan import changes as c
 from mdm_gitops.plan.plan import Plan, Refusal, RefusalCode
-from mdm_gitops.plan.policy import Allowance, refused_hazards, standing_refusals, unused
+from mdm_gitops.plan.policy import (
+    Allowance,
+    committed_allowances,
+    refused_hazards,
+    standing_refusals,
+    unused,
+)
 from tests.unit.plan_changes import CHANGES
 from tests.unit.plan_samples import plan
 
@@ -146,3 +154,17 @@ def test_allowances_that_nothing_asks_for_are_told() -> None:
 def test_an_empty_plan_asks_for_nothing() -> None:
     empty: list[c.Change] = []
     assert refused_hazards(plan(empty), policy=Policy(auto_apply=())) == ()
+
+
+def test_what_the_definitions_allow_ends_with_its_last_day() -> None:
+    allowances = [
+        {"allow": "RENAMES_COLUMN:Customer", "until": "2026-03-31", "reason": "the new form"},
+        {"allow": "BREAKING:product", "until": "2026-04-01"},
+    ]
+    policy = Policy.model_validate({"allowances": allowances})
+    days = [date(2026, 3, 31), date(2026, 4, 1), date(2026, 4, 2)]
+    assert [tuple(map(str, committed_allowances(policy, today=day))) for day in days] == [
+        ("RENAMES_COLUMN:customer", "BREAKING:product"),
+        ("BREAKING:product",),
+        (),
+    ]

@@ -13,11 +13,13 @@ import pytest
 
 from mdm_gitops.model import ChangeClass, Policy
 from mdm_gitops.plan import changes as c
+from mdm_gitops.plan.access_report import AccessReport
 from mdm_gitops.plan.changes import Phase
 from mdm_gitops.plan.plan import DriftItem, DriftKind, Lock, Plan, Refusal, RefusalCode
+from mdm_gitops.plan.proof import Proof, ProofState
 from mdm_gitops.plan.text import render_text
 from tests.unit.plan_changes import CHANGES
-from tests.unit.plan_samples import customer_hub_plan, plan, webhook
+from tests.unit.plan_samples import access_report, customer_hub_plan, plan, webhook
 
 GOLDEN = Path(__file__).with_name("plan_customer_hub.txt")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -93,6 +95,64 @@ def test_a_plan_that_is_refused_without_a_change() -> None:
         "",
         "Plan: no change; 1 refused",
     ]
+
+
+def test_a_refusal_may_have_nothing_to_hint_at() -> None:
+    refused = Refusal(code=RefusalCode.LAST_ADMIN, entity="", message="nobody could do it again")
+    assert shown(plan([], refusals=(refused, refused))).splitlines()[3:6] == [
+        "  LAST_ADMIN  nobody could do it again",
+        "  LAST_ADMIN  nobody could do it again",
+        "",
+    ]
+
+
+def test_who_gains_and_loses_and_what_the_tests_of_access_say() -> None:
+    text = shown(plan([CHANGES["add-column"]], access=access_report()))
+    assert text[text.index("Who gains") :].splitlines() == [
+        "Who gains and loses: active rows as they are now",
+        "  ana · customer: read           gains 3 of 9 rows (5 before, 8 after)",
+        "  group:buyers · product: write  may now",
+        "  4 further pairs of principal and entity or more: not counted",
+        "",
+        "Access tests: 1 passed, 1 failed, 1 not checkable before the apply",
+        "  failed     no secrets: ana sees [x] (access-tests.yaml:3:1)",
+        "  unchecked  new rows: not there",
+        "",
+        "Plan: 1 to change",
+    ]
+
+
+def test_tests_of_access_that_all_hold_are_one_line() -> None:
+    held = AccessReport(tests=access_report().tests[:1])
+    text = shown(plan([CHANGES["add-column"]], access=held))
+    assert text.endswith("\n\nAccess tests: 1 passed\n\nPlan: 1 to change\n")
+    assert "Who gains" not in text
+
+
+@pytest.mark.parametrize(
+    ("proof", "lines"),
+    [
+        (
+            Proof(state=ProofState.PROVEN, place="a copy", steps=2, statements=1, relations=3),
+            [
+                (
+                    "Proof: carried out on a copy: 2 steps with 1 statement ran, 3 relations came out as"
+                    " the definitions ask for, a second plan is empty"
+                )
+            ],
+        ),
+        (
+            Proof(state=ProofState.FAILED, place="a copy", problems=("no [b]x[/b]\x1b",)),
+            [
+                "Proof: carried out on a copy, this plan does not lead where it should",
+                "  no [b]x[/b]\\x1b",
+            ],
+        ),
+    ],
+)
+def test_a_proof_is_told_with_its_problems(proof: Proof, lines: list[str]) -> None:
+    text = render_text(plan([]), colour=False, width=200, proof=proof)
+    assert text[text.index("Proof") :].splitlines() == lines
 
 
 def test_what_people_wrote_cannot_draw_on_the_screen() -> None:

@@ -6,8 +6,9 @@ from typing import get_args
 
 import pytest
 
+from mdm_gitops.model import SeedMode
 from mdm_gitops.plan import changes
-from mdm_gitops.plan.words import Symbol, field_words, word
+from mdm_gitops.plan.words import Symbol, field_words, seed_words, word
 from tests.unit.plan_changes import CHANGES
 from tests.unit.plan_samples import webhook
 
@@ -161,3 +162,16 @@ def test_a_list_of_named_things_tells_what_differs_in_which(
     old: list[dict[str, str]], new: list[dict[str, str]], words: list[str]
 ) -> None:
     assert list(field_words([changes.FieldChange(path="domains", old=old, new=new)])) == words
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [
+        ((), "3 left alone (changed by a person)"),
+        (("A", "B", "C"), "3 left alone (changed by a person: A, B, C)"),
+        (("A", "B"), "3 left alone (changed by a person: A, B, …)"),
+    ],
+)
+def test_rows_of_a_seed_that_people_changed_are_named(keys: tuple[str, ...], shown: str) -> None:
+    counts = changes.SeedCounts(unchanged=1, left_alone=3, left_alone_keys=keys)
+    assert seed_words(counts, SeedMode.UPSERT) == f"4 rows: {shown}"
