@@ -104,3 +104,28 @@ def test_a_taken_port_is_told(database_url: str, folder: Path) -> None:
     assert second.returncode == 1
     assert f"error: cannot listen on 127.0.0.1:{port}: Address already in use" in second.stderr
     assert "Traceback" not in second.stderr
+
+
+def test_what_a_caller_says_of_its_address_and_of_ours_changes_nothing(
+    database_url: str, folder: Path
+) -> None:
+    limit = {"Mdm__RateLimit__Enabled": "true", "Mdm__RateLimit__PermitLimit": "6"}
+    with serving(database_url, folder, **limit, Mdm__RateLimit__WindowSeconds="3600") as server:
+        for host in ("x.example.", "x/../../healthz?", "localhost:1/readyz#"):
+            there = server.client.get("/api/v1/entities", headers={"Host": host})
+            assert there.status_code == 200, host
+            nothing = server.client.get("/api/v1/nothing", headers={"Host": host})
+            assert nothing.json()["detail"] == "there is nothing at this path", host
+        # Who brings no key that counts is counted by where the connection comes from; so is what is not there.
+        statuses = [
+            server.client.get(
+                "/api/v1/entities",
+                headers={
+                    "X-API-Key": "wrong",
+                    "X-Forwarded-For": f"203.0.113.{n}",
+                    "Forwarded": f"for=192.0.2.{n}",
+                },
+            ).status_code
+            for n in range(8)
+        ]
+    assert statuses == [401] * 3 + [429] * 5
