@@ -8,12 +8,15 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from mdm_api.table import OPERATIONS
 from mdm_gitops.cli import main as program
@@ -286,3 +289,38 @@ def test_the_network_is_closed_but_for_what_is_named(part: str) -> None:
     named = {port["name"] for _, ports in probes(part) for port in ports}
     assert {each["port"] for rule in policy["ingress"] for each in rule["ports"]} == named
     assert {each["port"] for rule in policy["egress"] for each in rule["ports"]} == {53, 5432, 443}
+
+
+def test_each_dependency_has_a_floor() -> None:
+    """So that an installation has nothing older than what was tested, and than known advisories."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [
+        Requirement(text)
+        for listed in (project["dependencies"], *project["optional-dependencies"].values())
+        for text in listed
+    ]
+    others = [each for each in wanted if not each.name.startswith(("mdm-gitops", "types-"))]
+    assert len(others) > 20
+    assert [str(each) for each in others if not _floor(each)] == []
+    known = {each.name.lower(): version(each.name) for each in others if _is_there(each.name)}
+    old = [
+        each
+        for each in others
+        if each.name.lower() in known
+        and Version(known[each.name.lower()]) < (_floor(each) or Version("0"))
+    ]
+    assert old == []
+
+
+def _floor(wanted: Requirement) -> Version | None:
+    floors = [
+        Version(each.version) for each in wanted.specifier if each.operator in (">=", "==", "~=")
+    ]
+    return max(floors, default=None)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False

@@ -149,6 +149,25 @@ def test_a_link_to_nowhere_is_found(tmp_path: Path) -> None:
     ]
 
 
+NAMED_TEST = re.compile(r"`(?P<module>test_\w+)::(?P<name>test_\w+)`")
+TABLE_ROW = re.compile(r"(?m)^\| (?!tried |---).*$")
+
+
+def test_each_threat_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "concepts" / "security.md").read_text("utf-8")
+    rows = TABLE_ROW.findall(text)
+    assert len(rows) >= 35
+    assert [row for row in rows if not NAMED_TEST.search(row)] == []
+    modules = {path.stem: path.read_text("utf-8") for path in ROOT.glob("tests/*/test_*.py")}
+    named = [(match["module"], match["name"]) for match in NAMED_TEST.finditer(text)]
+    missing = [
+        f"{module}::{name}"
+        for module, name in named
+        if not re.search(rf"(?m)^(async )?def {name}\(", modules.get(module, ""))
+    ]
+    assert missing == []
+
+
 def test_each_page_of_docs_can_be_reached_from_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     reached: set[Path] = set()
