@@ -163,7 +163,7 @@ def test_each_threat_names_tests_that_are_there() -> None:
     missing = [
         f"{module}::{name}"
         for module, name in named
-        if not re.search(rf"(?m)^(async )?def {name}\(", modules.get(module, ""))
+        if not re.search(rf"(?m)^ *(async )?def {name}\(", modules.get(module, ""))
     ]
     assert missing == []
 
