@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
 from mdm_gitops.plan.human import plural
 
@@ -47,6 +47,8 @@ def proof_words(proof: Proof) -> str:
             return f"carried out on {proof.place}, this plan does not lead where it should"
         case ProofState.NOT_MADE:
             return "there is no proof"
+        case _:
+            assert_never(proof.state)
 
 
 def proof_document(proof: Proof) -> dict[str, Any]:

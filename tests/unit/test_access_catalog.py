@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,10 +10,10 @@ from mdm_gitops.access import Principal, PrincipalKind
 from mdm_gitops.access.catalog import NOTHING_DESIRED, Catalog, DesiredView, build_catalog
 from mdm_gitops.errors import Finding, Location
 from mdm_gitops.model import Action, Definitions, PermissionGrant
-from mdm_gitops.plan.recorded import EntityState, RecordedEntity, to_document
-from mdm_gitops.warehouse.store import StoredEntity, StoreState, packed
+from mdm_gitops.warehouse.store import StoreState
 from tests.support.scenario import column, definitions, entity
 from tests.support.simulated import Warehouse
+from tests.support.stored import store
 
 POLICY = {"maxRemovedEntities": 9, "maxRemovedPercent": 100}
 ADMIN = Principal(kind=PrincipalKind.USER, name="root", is_global_admin=True)
@@ -24,30 +22,6 @@ ITEM, CHANGED = entity("item"), entity("item", column("a"))
 
 def having(*entities: dict[str, Any]) -> Definitions:
     return definitions(entity("other"), *entities, policy=POLICY)
-
-
-def stored(record: RecordedEntity) -> StoredEntity:
-    return StoredEntity(
-        entity_id=record.entity_id,
-        name=record.name,
-        state=record.state,
-        desired_hash=record.desired_hash,
-        commit=None,
-        deployed_at=datetime(2026, 1, 1, tzinfo=UTC),
-        row_version=1,
-        packed=packed(json.dumps(to_document(record))),
-    )
-
-
-def store(warehouse: Warehouse, *grants: PermissionGrant) -> StoreState:
-    found = [stored(record) for record in warehouse.facts.records]
-    return StoreState(
-        revision=1,
-        entities={e.name: e for e in found if e.state is not EntityState.REMOVED},
-        removed=tuple(e for e in found if e.state is EntityState.REMOVED),
-        grants={grant.principal: (grant,) for grant in grants},
-        keys={},
-    )
 
 
 def finding(path: str) -> Finding:

@@ -16,11 +16,16 @@ from hypothesis import strategies as st
 from mdm_gitops.access import NO_RIGHTS, Principal, may_administer, principal_named, rights_of
 from mdm_gitops.access.explain import explain
 from mdm_gitops.access.rights import ALL_RIGHTS, domain_actions
+from mdm_gitops.access.roles import ROLES
 from mdm_gitops.access.testing import state_of
 from mdm_gitops.data.asking import Asking
 from mdm_gitops.model import Action, Entity, PermissionGrant
 from mdm_gitops.model.access import granted_by
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.store import StoreState
+from tests.support import scenario
+from tests.support.simulated import Warehouse
+from tests.support.stored import store
 
 
 def entity(name: str = "customer", *, domain: str = "crm", mode: str = "open") -> Entity:
@@ -113,6 +118,53 @@ def test_a_global_admin_has_everything_and_somebody_unknown_nothing() -> None:
     assert may_administer(boss, state, domain="any", entity="")
     explained = explain(boss, entity(mode="restricted"), state)
     assert set(explained.summary.values()) == {"all rows, as a Global Admin"}
+
+
+def deployed(*grants: PermissionGrant, mode: str = "open") -> StoreState:
+    """Return a store with the entity ``customer`` of the domain ``lab``."""
+    customer = scenario.entity("customer", access={"mode": mode})
+    return store(Warehouse(scenario.definitions(customer)), *grants)
+
+
+@pytest.mark.parametrize(
+    ("granted", "reach"),
+    [
+        (grant("ana", "admin", domain="lab"), "lab, lab customer"),
+        (grant("ana", "admin", domain="*"), "*, lab, hr, * customer, lab customer"),
+        (grant("ana", "admin", domain="lab", entity="customer"), "lab customer"),
+        (grant("ana", "admin", domain="hr"), "hr"),
+        (grant("ana", "write", domain="lab"), ""),
+        (grant("otto", "admin", domain="lab"), ""),
+    ],
+)
+def test_who_may_say_who_may_what(granted: PermissionGrant, reach: str) -> None:
+    """``lab`` is the whole domain, ``lab customer`` that entity as one of it."""
+    ana, state = principal_named("ana"), deployed(granted)
+    reached = [
+        f"{domain} {name}".strip()
+        for name in ("", "customer")
+        for domain in ("*", "lab", "hr")
+        if may_administer(ana, state, domain=domain, entity=name)
+    ]
+    assert ", ".join(reached) == reach
+
+
+def test_a_restricted_entity_is_administered_by_its_own_rows_only() -> None:
+    ana = principal_named("ana")
+    wide = deployed(grant("ana", "admin", domain="lab"), mode="restricted")
+    own = deployed(grant("ana", "admin", domain="lab", entity="customer"), mode="restricted")
+    asked = {"domain": "lab", "entity": "customer"}
+    assert [may_administer(ana, state, **asked) for state in (wide, own)] == [False, True]
+
+
+def test_each_role_grants_what_its_action_does() -> None:
+    assert {role.name: " ".join(role.grants) for role in ROLES} == {
+        "Viewer": "read",
+        "Editor": "read write",
+        "Approver": "read approve",
+        "Admin": "read write approve viewrestricted admin",
+        "Restricted viewer": "viewrestricted",
+    }
 
 
 def test_who_asks_in_the_place_of_another_has_rights_of_their_own() -> None:

@@ -66,6 +66,16 @@ def physical(*columns: Documents, **fields: Any) -> PhysicalEntity:
             ["unique item__uq_code code", "item__search b"],
         ),
         ([column("a")], {"search": {"columns": ["a"]}}, ["unique item__uq_code code"]),
+        (
+            [column("a"), column("b")],
+            {"similarity": {"enabled": True, "columns": [{"name": "B"}]}},
+            ["unique item__uq_code code", "item__match b"],
+        ),
+        (
+            [column("a")],
+            {"similarity": {"enabled": False, "columns": [{"name": "a"}]}},
+            ["unique item__uq_code code"],
+        ),
         ([{**OTHER, "unique": True}], {}, ["unique item__uq_code code", "unique item__uq_o o"]),
         (
             [OTHER, column("b")],
