@@ -21,7 +21,7 @@ import click
 
 from mdm_gitops.cli import CONTEXT
 from mdm_gitops.cli._given import confirm, json_of, read_definition, values_given
-from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._output import echo_json, json_errors_option, json_option, say
 from mdm_gitops.cli._remote import Remote, remote_options
 from mdm_gitops.cli._show import show_list, show_object
 
@@ -244,8 +244,7 @@ def _decorators(what: Mirror, arguments: Mapping[str, str]) -> list[Callable[[An
     if what.asks:
         found.append(YES)
     found.append(remote_options)
-    if not what.is_text:
-        found.append(json_option)
+    found.append(json_errors_option if what.is_text else json_option)
     return found
 
 

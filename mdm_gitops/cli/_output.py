@@ -25,6 +25,22 @@ def json_option(command: Command) -> Command:
     return option(command)
 
 
+def json_errors_option(command: Command) -> Command:
+    """Add ``--json`` where stdout carries a document of its own: an error is told as JSON there."""
+    option = click.option(
+        "--json", is_flag=True, expose_value=False, help="Also tell an error as JSON on stdout."
+    )
+    return option(command)
+
+
+def tell(message: str, *, as_json: bool, **document: Any) -> None:
+    """Tell what was done: a program by *document* on stdout, a person by *message* on stderr."""
+    if as_json:
+        echo_json(document)
+    else:
+        say(message)
+
+
 def echo_json(value: Any) -> None:
     """Print *value* as one JSON document on stdout."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_spelt))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from mdm_gitops.cli import CONTEXT
+from mdm_gitops.cli._output import json_errors_option
 from mdm_gitops.cli._remote import Remote, remote_options
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ _METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 @click.option("--header", "-H", "headers", multiple=True, metavar="NAME: VALUE", help="Repeatable.")
 @click.option("--paginate", is_flag=True, help="All pages of a list; each item on a line of JSON.")
 @click.option("--include", "-i", is_flag=True, help="Print status and headers on stderr.")
-@click.option("--json", "as_json", is_flag=True, help="Also tell an error as JSON on stdout.")
+@json_errors_option
 @remote_options
 def api(
     method: str,
@@ -61,7 +62,6 @@ def api(
     headers: tuple[str, ...],
     paginate: bool,
     include: bool,
-    as_json: bool,
     remote: Remote,
 ) -> None:
     """Make a request, and print the answer as it is.
@@ -74,7 +74,6 @@ def api(
 
     PATH may leave /api/v1 out. Fields are parameters of GET, HEAD and DELETE, else the JSON body.
     """
-    del as_json  # how errors are told is read from the command line itself
     named = {**_fields(fields), **dict(_pair(each, "=") for each in raw_fields)}
     as_query = body is not None or method.upper() in ("GET", "HEAD", "DELETE")
     if paginate and method.upper() != "GET":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from mdm_gitops.cli._output import json_errors_option
+
 _PLACES = {
     "bash": '~/.bashrc: eval "$(mdm-gitops completion bash)"',
     "zsh": '~/.zshrc: eval "$(mdm-gitops completion zsh)"',
@@ -14,6 +16,7 @@ _PLACES = {
 
 @click.command(epilog="To keep it, add to " + "; or to ".join(_PLACES.values()))
 @click.argument("shell", type=click.Choice(list(_PLACES)))
+@json_errors_option
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
     """Print the completion script of SHELL."""

@@ -9,7 +9,7 @@ import click
 
 from mdm_gitops.cli import CONTEXT, LazyGroup
 from mdm_gitops.cli._given import confirm
-from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._output import echo_json, json_option, tell
 from mdm_gitops.cli._show import show_list
 
 _SETTABLE: Final = (
@@ -53,7 +53,8 @@ def config() -> None:
 @_NAME
 @click.argument("value")
 @_PROFILE
-def set_(name: str, value: str, profile: str | None) -> None:
+@json_option
+def set_(name: str, value: str, profile: str | None, as_json: bool) -> None:
     """Keep VALUE as NAME in a profile, which is made if there is none.
 
     \b
@@ -73,22 +74,27 @@ def set_(name: str, value: str, profile: str | None) -> None:
         profiles.store_api_key(chosen, _secret(value))
     else:
         profiles.set(chosen, **{SETTABLE[name]: value})
-    say(f"profile {chosen}: {name} is set")
+    tell(f"profile {chosen}: {name} is set", as_json=as_json, profile=chosen, set=name)
 
 
 @click.command()
 @_NAME
 @_PROFILE
-def get(name: str, profile: str | None) -> None:
+@json_option
+def get(name: str, profile: str | None, as_json: bool) -> None:
     """Print NAME of a profile. A stored key is not printed, only that there is one."""
     from mdm_gitops.client.profiles import SETTABLE, Profiles
 
     profiles = Profiles()
     chosen = profiles.get(profile)
     if name == "key":
-        click.echo("stored" if profiles.has_stored_key(chosen.name) else "")
+        value = "stored" if profiles.has_stored_key(chosen.name) else None
     else:
-        click.echo(getattr(chosen, SETTABLE[name]) or "")
+        value = getattr(chosen, SETTABLE[name])
+    if as_json:
+        echo_json({"profile": chosen.name, name: value})
+    else:
+        click.echo(value or "")
 
 
 @click.command(name="list")
@@ -108,7 +114,8 @@ def list_(as_json: bool) -> None:
 @click.command()
 @_NAME
 @_PROFILE
-def unset(name: str, profile: str | None) -> None:
+@json_option
+def unset(name: str, profile: str | None, as_json: bool) -> None:
     """Forget NAME of a profile."""
     from mdm_gitops.client.profiles import SETTABLE, Profiles
 
@@ -118,23 +125,25 @@ def unset(name: str, profile: str | None) -> None:
         profiles.store_api_key(chosen, None)
     else:
         profiles.set(chosen, **{SETTABLE[name]: None})
-    say(f"profile {chosen}: {name} is forgotten")
+    tell(f"profile {chosen}: {name} is forgotten", as_json=as_json, profile=chosen, unset=name)
 
 
 @click.command()
 @click.argument("profile")
-def use(profile: str) -> None:
+@json_option
+def use(profile: str, as_json: bool) -> None:
     """Take PROFILE where none is named."""
     from mdm_gitops.client.profiles import Profiles
 
     Profiles().use(profile)
-    say(f"profile {profile} is in use")
+    tell(f"profile {profile} is in use", as_json=as_json, profile=profile)
 
 
 @click.command()
 @click.argument("profile")
 @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
-def remove(profile: str, yes: bool) -> None:
+@json_option
+def remove(profile: str, yes: bool, as_json: bool) -> None:
     """Forget PROFILE with its key and its sign-in."""
     from mdm_gitops.client.profiles import Profiles
 
@@ -142,7 +151,7 @@ def remove(profile: str, yes: bool) -> None:
     profiles.get(profile)
     confirm(f"Forget profile {profile} with its credentials?", yes=yes)
     profiles.remove(profile)
-    say(f"profile {profile} is forgotten")
+    tell(f"profile {profile} is forgotten", as_json=as_json, profile=profile)
 
 
 def _secret(value: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._output import echo_json, json_errors_option, json_option, say, tell
 from mdm_gitops.errors import WarehouseError
 
 if TYPE_CHECKING:
@@ -74,17 +74,19 @@ async def _start(directory: Path, settings: Settings, port: int | None) -> None:
 @db.command()
 @_dir_option
 @click.option("--force", is_flag=True, help="Also when other commands still use it.")
-def stop(directory: Path, force: bool) -> None:
+@json_option
+def stop(directory: Path, force: bool, as_json: bool) -> None:
     """Stop the embedded PostgreSQL."""
     from mdm_gitops.warehouse.embedded import running_server, stop_server
 
     _embedded_settings(directory)
     if running_server(directory) is None:
-        say("not running")
+        tell("not running", as_json=as_json, running=False)
     elif asyncio.run(stop_server(directory, force=force)):
-        say("stopped")
+        tell("stopped", as_json=as_json, running=False)
     else:
-        say("other commands still use it; it stops after the last of them (--force: now)")
+        told = "other commands still use it; it stops after the last of them (--force: now)"
+        tell(told, as_json=as_json, running=True)
 
 
 @db.command()
@@ -99,30 +101,41 @@ def status(directory: Path, as_json: bool) -> None:
 @db.command()
 @_dir_option
 @click.option("--tcp", is_flag=True, help="The address on 127.0.0.1, where there is one.")
-def url(directory: Path, tcp: bool) -> None:
+@json_option
+def url(directory: Path, tcp: bool, as_json: bool) -> None:
     """Print the URL of the database, with its password."""
+    found = _url(directory, tcp=tcp)
+    if as_json:
+        echo_json({"url": found})
+    else:
+        click.echo(found)
+
+
+def _url(directory: Path, *, tcp: bool) -> str:
     from mdm_gitops.warehouse.embedded import running_server
 
     settings = _settings(directory)
     if settings.Database.Url:
-        click.echo(settings.Database.Url.get_secret_value())
-        return
+        return settings.Database.Url.get_secret_value()
     server = running_server(directory)
     if server is None:
         raise WarehouseError(
             "the embedded PostgreSQL is not running", hint="start it with mdm-gitops db start"
         )
-    if tcp and not server.tcp_url:
+    if not tcp:
+        return server.url
+    if not server.tcp_url:
         raise WarehouseError(
             "the embedded PostgreSQL has no TCP port",
             hint="mdm-gitops db stop, then mdm-gitops db start --port 5433",
         )
-    click.echo(server.tcp_url if tcp else server.url)
+    return server.tcp_url
 
 
 @db.command()
 @_dir_option
 @click.option("--superuser", is_flag=True, help="As the superuser of the embedded PostgreSQL.")
+@json_errors_option
 @_arguments
 @click.pass_context
 def psql(ctx: click.Context, directory: Path, superuser: bool, arguments: tuple[str, ...]) -> None:
@@ -139,6 +152,7 @@ def psql(ctx: click.Context, directory: Path, superuser: bool, arguments: tuple[
 @click.option(
     "--file", "target", type=click.Path(path_type=Path), metavar="FILE", help="Instead of stdout."
 )
+@json_errors_option
 @_arguments
 @click.pass_context
 def dump(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mdm_gitops.cli import CONTEXT
-from mdm_gitops.cli._output import say
+from mdm_gitops.cli._output import json_option, say, tell
 
 if TYPE_CHECKING:
     from mdm_gitops.client.profiles import Profile, Profiles, Tokens
@@ -37,6 +37,7 @@ _PROFILE = click.option(
 @click.option("--scope", metavar="TEXT", help="What to ask for, instead of the usual.")
 @click.option("--audience", metavar="TEXT", help="What the token is for, where providers want it.")
 @_PROFILE
+@json_option
 def login(
     with_device: bool | None,
     profile: str | None,
@@ -45,6 +46,7 @@ def login(
     client_id: str | None,
     scope: str | None,
     audience: str | None,
+    as_json: bool,
 ) -> None:
     """Sign in, and keep the sign-in in a profile.
 
@@ -70,7 +72,7 @@ def login(
     known = {each: value for each, value in given.items() if value is not None}
     chosen = profiles.set(name, **known) if known else profiles.get(name)
     asyncio.run(_login(profiles, chosen, with_device))
-    say(f"signed in; profile {name} keeps it")
+    tell(f"signed in; profile {name} keeps it", as_json=as_json, profile=name, signedIn=True)
 
 
 async def _login(profiles: Profiles, profile: Profile, with_device: bool | None) -> None:
@@ -90,7 +92,8 @@ async def _login(profiles: Profiles, profile: Profile, with_device: bool | None)
 
 @click.command(context_settings=CONTEXT)
 @_PROFILE
-def logout(profile: str | None) -> None:
+@json_option
+def logout(profile: str | None, as_json: bool) -> None:
     """Forget the sign-in of a profile, and have the provider revoke it where it can."""
     from mdm_gitops.client.profiles import Profiles
 
@@ -98,12 +101,14 @@ def logout(profile: str | None) -> None:
     chosen = profiles.get(profile)
     tokens = profiles.tokens(chosen.name)
     if tokens is None:
-        say(f"profile {chosen.name} is not signed in")
+        told = f"profile {chosen.name} is not signed in"
+        tell(told, as_json=as_json, profile=chosen.name, signedIn=False, revoked=False)
         return
     with profiles.locked():
         profiles.store_tokens(chosen.name, None)
     revoked = asyncio.run(_revoke(chosen, tokens))
-    say("signed out" + ("" if revoked else "; the token stays good until it ends"))
+    told = "signed out" + ("" if revoked else "; the token stays good until it ends")
+    tell(told, as_json=as_json, profile=chosen.name, signedIn=False, revoked=revoked)
 
 
 async def _revoke(profile: Profile, tokens: Tokens) -> bool:

@@ -14,7 +14,7 @@ import click
 from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._folder import FOLDER
-from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._output import echo_json, json_option, say, tell
 from mdm_gitops.cli._remote import Remote, remote_options
 
 if TYPE_CHECKING:
@@ -92,11 +92,13 @@ def show(plan_id: str, directory: Path, as_json: bool, remote: Remote) -> None:
 @_DIRECTORY
 @_COMMENT
 @remote_options
+@json_option
 @environment_option
-def approve(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
+def approve(plan_id: str, directory: Path, comment: str, remote: Remote, as_json: bool) -> None:
     """Approve a plan: the operator applies it if it is still exactly that plan."""
     _decided(remote, directory, plan_id, approve=True, comment=comment)
-    say(f"plan {plan_id} is approved; the operator applies it if nothing has changed meanwhile")
+    told = f"plan {plan_id} is approved; the operator applies it if nothing has changed meanwhile"
+    tell(told, as_json=as_json, id=plan_id, state="approved")
 
 
 @click.command()
@@ -104,11 +106,12 @@ def approve(plan_id: str, directory: Path, comment: str, remote: Remote) -> None
 @_DIRECTORY
 @_COMMENT
 @remote_options
+@json_option
 @environment_option
-def reject(plan_id: str, directory: Path, comment: str, remote: Remote) -> None:
+def reject(plan_id: str, directory: Path, comment: str, remote: Remote, as_json: bool) -> None:
     """Reject a plan: it is not offered again until definitions or warehouse change."""
     _decided(remote, directory, plan_id, approve=False, comment=comment)
-    say(f"plan {plan_id} is rejected")
+    tell(f"plan {plan_id} is rejected", as_json=as_json, id=plan_id, state="rejected")
 
 
 def _decided(remote: Remote, directory: Path, plan_id: str, *, approve: bool, comment: str) -> None:

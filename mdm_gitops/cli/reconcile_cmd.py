@@ -12,7 +12,7 @@ from mdm_gitops.cli import LazyGroup
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._folder import FOLDER
 from mdm_gitops.cli._mirror import mirror
-from mdm_gitops.cli._output import say
+from mdm_gitops.cli._output import json_option, tell
 from mdm_gitops.cli._remote import Remote, remote_options
 
 COMMANDS: Final = {
@@ -45,11 +45,13 @@ def reconcile() -> None:
 @click.command()
 @_DIRECTORY
 @remote_options
+@json_option
 @environment_option
-def now(directory: Path, remote: Remote) -> None:
+def now(directory: Path, remote: Remote, as_json: bool) -> None:
     """Ask the operator for a run at once; it looks at everything, also where nothing seems new."""
     number = asyncio.run(_now_there(remote) if remote.is_named else _now(directory))
-    say(f"asked for a run (request {number}); mdm-gitops status shows how it ends")
+    told = f"asked for a run (request {number}); mdm-gitops status shows how it ends"
+    tell(told, as_json=as_json, requested=number)
 
 
 @click.command()
@@ -57,30 +59,36 @@ def now(directory: Path, remote: Remote) -> None:
 @_ENTITY
 @click.option("--reason", default="", help="Why; it is shown in the status.")
 @remote_options
+@json_option
 @environment_option
-def suspend(directory: Path, entity: str, reason: str, remote: Remote) -> None:
+def suspend(directory: Path, entity: str, reason: str, remote: Remote, as_json: bool) -> None:
     """Stop what the operator does for everything, or for one entity, until `resume`."""
     if remote.is_named:
         asyncio.run(_suspend_there(remote, entity, reason))
-        say(f"{entity or 'everything'} is suspended")
-        return
-    changed = asyncio.run(_suspend(directory, entity, reason))
-    say(f"{entity or 'everything'} {'is' if changed else 'was already'} suspended")
+        told = "is suspended"
+    else:
+        changed = asyncio.run(_suspend(directory, entity, reason))
+        told = "is suspended" if changed else "was already suspended"
+    tell(f"{entity or 'everything'} {told}", as_json=as_json, entity=entity or None, suspended=True)
 
 
 @click.command()
 @_DIRECTORY
 @_ENTITY
 @remote_options
+@json_option
 @environment_option
-def resume(directory: Path, entity: str, remote: Remote) -> None:
+def resume(directory: Path, entity: str, remote: Remote, as_json: bool) -> None:
     """Let the operator go on."""
     if remote.is_named:
         asyncio.run(_resume_there(remote, entity))
-        say(f"{entity or 'everything'} goes on")
-        return
-    changed = asyncio.run(_resume(directory, entity))
-    say(f"{entity or 'everything'} {'goes on' if changed else 'was not suspended'}")
+        told = "goes on"
+    else:
+        changed = asyncio.run(_resume(directory, entity))
+        told = "goes on" if changed else "was not suspended"
+    tell(
+        f"{entity or 'everything'} {told}", as_json=as_json, entity=entity or None, suspended=False
+    )
 
 
 async def _now_there(remote: Remote) -> int | None:

@@ -14,7 +14,7 @@ import click
 
 from mdm_gitops.cli._environment import environment_option
 from mdm_gitops.cli._folder import Folder
-from mdm_gitops.cli._output import say, warn
+from mdm_gitops.cli._output import json_errors_option, say, warn
 
 if TYPE_CHECKING:
     from mdm_gitops.settings import Settings
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     "--workers", type=click.IntRange(1, 256), help="Worker processes (Mdm__Server__Workers)."
 )
 @environment_option
+@json_errors_option
 def serve(directory: Path | None, host: str | None, port: int | None, workers: int | None) -> None:
     """Run the API for the definitions in DIR (default: here, if there are any).
 

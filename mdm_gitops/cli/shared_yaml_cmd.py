@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mdm_gitops.cli._output import echo_json, json_option, say
+from mdm_gitops.cli._output import echo_json, json_errors_option, json_option, say
 from mdm_gitops.cli._receiving import copy, target_file
 from mdm_gitops.cli._remote import Remote, remote_options, transfer
 
@@ -23,6 +23,7 @@ def export_command(kind: str) -> click.Command:
         help="Where to; standard output if not given.",
     )
     @remote_options
+    @json_errors_option
     def export(file: Path | None, remote: Remote) -> None:
         size = asyncio.run(_receive(remote, kind, file))
         if file is not None:

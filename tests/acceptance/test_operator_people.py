@@ -55,10 +55,12 @@ def test_a_day(repository: SmallRepository, port: int) -> None:
         [plan] = json.loads(mdm("plans", "list", home, "--json").stdout)["items"]
         shown = mdm("plans", "show", plan["id"], home).stdout
         assert "consent: " in shown
-        mdm("plans", "approve", plan["id"], home, "--comment", "the first one")
+        approved = mdm("plans", "approve", plan["id"], home, "--comment", "the first one", "--json")
+        assert json.loads(approved.stdout) == {"id": plan["id"], "state": "approved"}
         operator.wait_for("applied")  # by the notification: the interval is 30 s
         assert "does not wait any more" in mdm("plans", "reject", plan["id"], home, code=4).stderr
-        mdm("reconcile", "suspend", home, "--reason", "freeze")
+        suspended = mdm("reconcile", "suspend", home, "--reason", "freeze", "--json")
+        assert json.loads(suspended.stdout) == {"entity": None, "suspended": True}
         operator.wait_for("suspended")
         status = mdm("status", home).stdout
         assert "suspended: everything by " in status
@@ -67,7 +69,7 @@ def test_a_day(repository: SmallRepository, port: int) -> None:
         assert document["operator"]["history"][0]["outcome"] == "suspended"
         mdm("reconcile", "resume", home)
         operator.wait_for("in-sync")
-        mdm("reconcile", "now", home)
+        assert json.loads(mdm("reconcile", "now", home, "--json").stdout)["requested"] > 0
         assert get(port, "/healthz") == (200, "ok\n")
         assert get(port, "/readyz") == (200, "ready\n")
         assert get(port, "/else")[0] == 404

@@ -34,7 +34,8 @@ def test_profiles(stranger: Shell) -> None:
     assert "$AWAY_KEY, which is not set" in unset.stderr
     listed = stranger.json("config", "list")
     assert [each["name"] for each in listed["items"]] == ["away", "default"]
-    stranger("config", "use", "away")
+    assert stranger.json("config", "use", "away") == {"profile": "away"}
+    assert stranger.json("config", "get", "key-env") == {"profile": "away", "key-env": "AWAY_KEY"}
     assert stranger("config", "get", "url").stdout == "http://127.0.0.1:9\n"
     stranger("config", "unset", "key-env")
     stranger("config", "remove", "away", "--yes")

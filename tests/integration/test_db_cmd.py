@@ -79,7 +79,7 @@ def test_psql_gets_the_arguments_and_gives_its_exit_code(running: Path) -> None:
 
 
 def test_no_command_line_shows_the_password(running: Path) -> None:
-    password = urlsplit(_db(running, "url").stdout.strip()).password
+    password = urlsplit(json.loads(_db(running, "url", "--json").stdout)["url"]).password
     assert password
     seen = _db(running, "psql", "--", "-c", r"\! ps -ewwo args=")
     assert "psql --dbname=user=mdm dbname=mdm host=" in seen.stdout

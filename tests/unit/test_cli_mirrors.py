@@ -198,3 +198,13 @@ def test_what_destroys_asks() -> None:
             is_destroying = is_destroying or command.mirror.method == "DELETE"
         if is_destroying:
             assert any(each.name == "yes" for each in command.params), path
+
+
+def test_each_command_speaks_json() -> None:
+    """Also those whose output is a document of another kind: at least their errors."""
+    silent = [
+        path
+        for path, command in COMMANDS.items()
+        if not any("--json" in parameter.opts for parameter in command.params)
+    ]
+    assert silent == []
