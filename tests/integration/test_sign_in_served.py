@@ -46,8 +46,8 @@ def server(provider: Provider, empty_database_url: str, folder: Path) -> Iterato
 
 def statuses(server: Process, number: int = 30, **headers: str) -> set[int]:
     """Ask by *number* new connections, which both workers take."""
-    url = server.url + ME
-    return {httpx2.get(url, headers=headers, timeout=20).status_code for _ in range(number)}
+    with httpx2.Client(verify=False, headers={**headers, "Connection": "close"}) as client:
+        return {client.get(server.url + ME, timeout=20).status_code for _ in range(number)}
 
 
 def test_one_session_on_two_workers(provider: Provider, server: Process) -> None:

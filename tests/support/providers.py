@@ -28,7 +28,7 @@ SITE = "https://mdm.example"
 @dataclass
 class Provider:
     issuer: str
-    http: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=10))
+    http: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=10, verify=False))
 
     def add_user(self, sub: str, **claims: Any) -> str:
         return self._put(f"/test/users/{sub}", claims, sub)
@@ -170,7 +170,7 @@ class Browser:
 
     def __init__(self, app: Any) -> None:
         transport = httpx2.ASGITransport(app=app)
-        self.http = httpx2.AsyncClient(mounts={SITE: transport}, base_url=SITE)
+        self.http = httpx2.AsyncClient(mounts={SITE: transport}, base_url=SITE, verify=False)
 
     async def __aenter__(self) -> Self:
         return self

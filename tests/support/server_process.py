@@ -48,7 +48,7 @@ class Process:
         self.process = process
         self._log = log
         self.url = ""
-        self.client = httpx2.Client(headers={"X-API-Key": KEY})
+        self.client = httpx2.Client(headers={"X-API-Key": KEY}, verify=False)
 
     def start(self) -> None:
         self.url = self._wait_for(r"listening on (\S+)")
