@@ -50,6 +50,7 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType(
         "WAREHOUSE_LOCKED": Kind(title="Warehouse is busy", status=503, exit_code=5),
         "PARTLY_APPLIED": Kind(title="Plan was applied in part", status=500, exit_code=6),
         "WAREHOUSE_UNAVAILABLE": Kind(title="Warehouse cannot be reached", status=503),
+        "WAREHOUSE_FULL": Kind(title="Disk of the warehouse is full", status=503),
         "WAREHOUSE_UNUSABLE": Kind(title="Warehouse cannot be used", status=500),
         "PLAN_NOT_FOUND": Kind(title="No such plan", status=404),
         "SOURCE_UNAVAILABLE": Kind(title="Repository cannot be reached", status=503),

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 URL_VARIABLE: Final = "MDM_SERVE_DATABASE_URL"
 FOLDER_VARIABLE: Final = "MDM_SERVE_FOLDER"
 _HOUSEKEEPING_S: Final = 15.0
+# No request thinks inside a transaction: whoever is silent there is gone, and holds locks.
+_IDLE_IN_TRANSACTION_S: Final = 10.0
 _LOG: Final = logging.getLogger("mdm_api.upkeep")
 
 
@@ -87,7 +89,10 @@ def create_app(
         min_size=database.PoolMinSize,
         max_size=database.PoolMaxSize,
         wait_s=database.PoolWaitSeconds,
-        limits=SessionLimits(statement_timeout_s=database.StatementTimeoutSeconds),
+        limits=SessionLimits(
+            statement_timeout_s=database.StatementTimeoutSeconds,
+            idle_in_transaction_timeout_s=_IDLE_IN_TRANSACTION_S,
+        ),
         connect_timeout_s=database.ConnectTimeoutSeconds,
         checked=False,
     )

@@ -22,8 +22,9 @@ from mdm_gitops.data.unmerging import MergeDecider
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.errors import WarehouseError
 from mdm_gitops.settings import Settings
-from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow
+from mdm_gitops.warehouse.connect import Connection, ConnectionPool, borrow, borrow_checked
 from mdm_gitops.warehouse.names import Schemas
+from mdm_gitops.warehouse.silence import fell_silent
 from mdm_gitops.warehouse.store import Store
 
 if TYPE_CHECKING:
@@ -59,17 +60,17 @@ class Services:
     async def with_connection(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run *work*, which only reads, on a connection of the pool.
 
-        A connection that had died in the pool is no reason to fail: the pool is looked through, and
-        the work is done once more. That is cheaper than to ask each connection before its use.
+        A connection that had died in the pool is no reason to fail: the work is done once more, on one
+        that has not. That is cheaper than to look at each connection before its use. Nobody waits a
+        second time for a server that has said nothing for as long as a statement may take.
         """
         async with borrow(self.pool) as conn:
             try:
                 return await work(conn)
             except WarehouseError:
-                if not conn.closed:
+                if not conn.closed or fell_silent(conn):
                     raise
-        await self.pool.check()
-        async with borrow(self.pool) as conn:
+        async with borrow_checked(self.pool) as conn:
             return await work(conn)
 
     @cached_property

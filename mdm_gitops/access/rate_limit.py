@@ -32,11 +32,15 @@ SELECT g.client, m.start, g.requests
   FROM unnest(%(clients)s::text[], %(requests)s::bigint[]) AS g(client, requests) CROSS JOIN moment m
  ORDER BY g.client
     ON CONFLICT (client) DO UPDATE
-   SET started = greatest(w.started, excluded.started),
-       used = CASE WHEN w.started >= excluded.started THEN w.used ELSE 0 END + excluded.used
+   SET started = CASE WHEN {holds} THEN w.started ELSE excluded.started END,
+       used = CASE WHEN {holds} THEN w.used ELSE 0 END + excluded.used
 RETURNING w.client, w.used,
           extract(epoch FROM w.started + %(window)s * interval '1 second' - statement_timestamp())::float8
 """
+# Who waited for the row may have a moment of the window before. More than that ahead lies only what was
+# counted before somebody set the clock back.
+_HOLDS: Final = """
+w.started BETWEEN excluded.started AND excluded.started + %(window)s * interval '1 second'"""
 _FORGET: Final = """
 DELETE FROM {config}.rate_window
  WHERE client IN (SELECT client FROM {config}.rate_window
@@ -66,7 +70,7 @@ class RateLimit:
         self._limit = limit
         self._window_s = window_s
         config = sql.Identifier(schemas.config)
-        self._count = sql.SQL(_COUNT).format(config=config)
+        self._count = sql.SQL(_COUNT).format(config=config, holds=sql.SQL(_HOLDS))
         self._forget = sql.SQL(_FORGET).format(config=config)
         self._turned_away: dict[str, float] = {}  # client -> until when, of the monotonic clock
         self._coalescer: Coalescer[str, tuple[int, float]] = Coalescer(

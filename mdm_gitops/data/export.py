@@ -40,6 +40,7 @@ from mdm_gitops.errors import MdmError
 from mdm_gitops.filter import columns_used
 from mdm_gitops.model import Entity
 from mdm_gitops.plan.physical import Role, table_name
+from mdm_gitops.warehouse.silence import wait_for_answers
 
 
 class ExportFormat(StrEnum):
@@ -178,6 +179,7 @@ async def opened_export(
         MdmError: the block lasts longer than *timeout_s*.
     """
     query = _query(asking, entity, request)
+    before = wait_for_answers(conn, None)
     try:
         async with asyncio.timeout(timeout_s):
             with translated():
@@ -191,6 +193,8 @@ async def opened_export(
             hint="export fewer rows or columns; Mdm__Data__ExportTimeoutSeconds allows more",
             code="QUERY_TIMEOUT",
         ) from None
+    finally:
+        wait_for_answers(conn, before)
 
 
 def _query(asking: Asking, name: str, request: ExportRequest) -> _Query:
@@ -235,11 +239,14 @@ def _tables(asking: Asking, name: str, rows: Selection) -> list[str]:
 
 
 # A lock takes no snapshot: that is taken by the last statement, when no definition can change any
-# more that the copy depends on.
+# more that the copy depends on. To TCP whoever takes no rows for a while is as silent as a network that was
+# cut, but a reader may be slow.
 _BEGIN: Final = """\
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 SET LOCAL statement_timeout = {timeout_ms};
 SET LOCAL synchronize_seqscans = off;
+SET LOCAL tcp_user_timeout = 0;
+SET LOCAL idle_in_transaction_session_timeout = {timeout_ms};
 LOCK TABLE {tables} IN ACCESS SHARE MODE;
 SELECT value FROM {revision}"""
 

@@ -47,6 +47,10 @@ def translated() -> Iterator[None]:
         raise WarehouseError(
             "the warehouse takes no writes now", hint="rows can be read; try again later"
         ) from None
+    except errors.DiskFull:
+        raise MdmError(
+            "the disk of the warehouse is full", hint="rows can be read", code="WAREHOUSE_FULL"
+        ) from None
     except psycopg.DataError:
         raise InputError("a value is outside the range of its column") from None
     except (psycopg.OperationalError, psycopg.InterfaceError):

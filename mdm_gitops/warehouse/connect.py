@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import select
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,15 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from psycopg_pool.pool_async import AddConnection, MaintenanceTask
 
 from mdm_gitops.errors import WarehouseError
+from mdm_gitops.warehouse.silence import (
+    CLIENT_SETTINGS,
+    SERVER_SETTINGS,
+    AnsweredConnection,
+    answer_s,
+    fell_silent,
+    is_alive,
+    wait_for_answers,
+)
 
 # What the layers above write in their signatures, without naming the driver.
 Connection: TypeAlias = AsyncConnection[Any]
@@ -44,19 +52,7 @@ _SESSION: Final[Mapping[str, str]] = {
     "client_encoding": "UTF8",
     "bytea_output": "hex",
     "extra_float_digits": "1",
-    # A client that vanished is noticed by the server, also inside a long statement, and its locks
-    # are free again: after a second when it was killed, after 11 when the network was cut.
-    "client_connection_check_interval": "1000",
-    "tcp_keepalives_idle": "5",
-    "tcp_keepalives_interval": "2",
-    "tcp_keepalives_count": "3",
-}
-# The same on our side, for a server that vanished.
-_KEEPALIVES: Final = {
-    "keepalives": 1,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
+    **SERVER_SETTINGS,
 }
 # Where PostgreSQL 18 removes a join of a table with itself on its key, and the condition holds an OR
 # with a subplan, it loses part of the condition (seen in 18.4): a filter that follows a reference
@@ -112,9 +108,9 @@ async def connect(
     if read_only:
         arguments["target_session_attrs"] = _given(url).get("target_session_attrs", "any")
     try:
-        conn = await AsyncConnection.connect(autocommit=True, **arguments)
+        conn = await AnsweredConnection.connect(autocommit=True, **arguments)
         try:
-            await _configuring(url, limits)(conn)
+            await _configuring(url, limits, connect_timeout_s)(conn)
         except BaseException:
             await conn.close()
             raise
@@ -123,7 +119,9 @@ async def connect(
     return conn
 
 
-def _configuring(url: str, limits: SessionLimits) -> Callable[[Connection], Awaitable[None]]:
+def _configuring(
+    url: str, limits: SessionLimits, connect_timeout_s: float
+) -> Callable[[Connection], Awaitable[None]]:
     """Return what sets in a new session what the start-up packet did not.
 
     That is what PostgreSQL knows from a version on, since an older one would refuse the whole session,
@@ -138,7 +136,9 @@ def _configuring(url: str, limits: SessionLimits) -> Callable[[Connection], Awai
     async def configure(conn: Connection) -> None:
         knows = conn.info.server_version >= _SELF_JOIN_ELIMINATION_SINCE
         newer = {"enable_self_join_elimination": "off"} if knows else {}
+        wait_for_answers(conn, connect_timeout_s)
         await conn.execute(_SETTINGS_BY_STATEMENT, [own, json.dumps(newer)], prepare=False)
+        wait_for_answers(conn, answer_s(limits.statement_timeout_s))
 
     return configure
 
@@ -158,17 +158,18 @@ def connection_pool(
 
     Take connections by ``borrow``, which speaks our errors. A connection that died in the pool is
     replaced before it is handed out. That costs a round trip: with *checked* false the borrower
-    finds out himself, and repeats what is safe to repeat after ``pool.check()``.
+    finds out himself, and repeats what is safe to repeat on one of ``borrow_checked``.
     """
     arguments = _arguments(url, application_name, limits, connect_timeout_s)
     return _Pool(
         conninfo="",
+        connection_class=AnsweredConnection,
         kwargs={"autocommit": True, **arguments},
         min_size=min_size,
         max_size=max_size,
         timeout=wait_s,
         open=False,
-        configure=_configuring(url, limits),
+        configure=_configuring(url, limits, connect_timeout_s),
         name=application_name,
         check=AsyncConnectionPool.check_connection if checked else None,
     )
@@ -176,7 +177,13 @@ def connection_pool(
 
 class _Pool(AsyncConnectionPool[Connection]):
     """Tries again soon where it cannot connect: its base doubles its pauses, and would come back minutes
-    after a server that was away for minutes."""
+    after a server that was away for minutes. And where one connection fell silent, it trusts none that was
+    made before."""
+
+    async def putconn(self, conn: Connection) -> None:
+        await super().putconn(conn)
+        if fell_silent(conn):
+            await self.drain()
 
     async def schedule_task(self, task: MaintenanceTask, delay: float) -> None:
         if isinstance(task, AddConnection):
@@ -442,7 +449,7 @@ def _arguments(
         # Of several hosts the one that takes writes, and never a standby, which would refuse them one
         # by one. A primary that takes none for a time, since its disk is full, can still be read.
         "target_session_attrs": "primary",
-        **_KEEPALIVES,
+        **CLIENT_SETTINGS,
     }
     return {**own, **given, "options": f"{options} {given.get('options') or ''}".strip()}
 
@@ -474,18 +481,9 @@ async def borrow_checked(pool: ConnectionPool) -> AsyncIterator[Connection]:
     """
     for _ in range(pool.max_size + 1):
         async with borrow(pool) as conn:
-            if _is_alive(conn):
+            if is_alive(conn):
                 yield conn
                 return
             await conn.close()
     async with borrow(pool) as conn:
         yield conn
-
-
-def _is_alive(conn: Connection) -> bool:
-    if conn.closed or conn.broken:
-        return False
-    poller = select.poll()
-    poller.register(conn.pgconn.socket, select.POLLIN | select.POLLHUP | select.POLLERR)
-    # An idle connection has nothing to say, except that it ends.
-    return not poller.poll(0)

@@ -9,6 +9,7 @@ on a connection that nobody else uses meanwhile; everything else goes through a 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from psycopg import AsyncConnection
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, TransactionStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq.abc import PGresult
+
+from mdm_gitops.warehouse.silence import AnsweredConnection, ServerSilent
 
 _MOST_KEPT: Final = 256  # statements of one connection
 _PARAMETER: Final = re.compile(rb"%\((\w+)\)s|%(%)")
@@ -47,6 +50,7 @@ class Prepared:
         return cls(_PARAMETER.sub(numbered, sql), tuple(names))
 
 
+_numbers: Final = itertools.count(1)
 _Key = tuple[bytes, tuple[int, ...]]  # the types of parameters are part of what is prepared
 _kept: WeakKeyDictionary[AsyncConnection[Any], dict[_Key, bytes]] = WeakKeyDictionary()
 
@@ -71,10 +75,14 @@ async def run_prepared(
     key = (statement.sql, transformer.types or ())
     try:
         try:
-            return await _run(conn.pgconn, names, key, given, transformer.formats)
+            return await _run(conn, names, key, given, transformer.formats)
         except InvalidSqlStatementName:  # nothing was run
             names.clear()
-            return await _run(conn.pgconn, names, key, given, transformer.formats)
+            return await _run(conn, names, key, given, transformer.formats)
+    except ServerSilent:
+        if isinstance(conn, AnsweredConnection):
+            conn.give_up()
+        raise
     except psycopg.Error:
         raise
     except BaseException:
@@ -89,7 +97,7 @@ def is_between_transactions(conn: AsyncConnection[Any]) -> bool:
 
 
 async def _run(
-    pgconn: PGconn,
+    conn: AsyncConnection[Any],
     names: dict[_Key, bytes],
     key: _Key,
     given: Sequence[Any],
@@ -97,26 +105,28 @@ async def _run(
 ) -> PGresult:
     name = names.get(key)
     if name is None:
-        name = await _prepare(pgconn, names, key)
-    pgconn.send_query_prepared(name, given, param_formats=formats)
-    return await _answer(pgconn)
+        name = await _prepare(conn, names, key)
+    conn.pgconn.send_query_prepared(name, given, param_formats=formats)
+    return await _answer(conn)
 
 
-async def _prepare(pgconn: PGconn, names: dict[_Key, bytes], key: _Key) -> bytes:
+async def _prepare(conn: AsyncConnection[Any], names: dict[_Key, bytes], key: _Key) -> bytes:
+    pgconn = conn.pgconn
     if len(names) >= _MOST_KEPT:
         oldest = next(iter(names))
         pgconn.send_query(b"DEALLOCATE " + names.pop(oldest))
-        await _answer(pgconn)
-    name = b"mdm_%d" % (max((int(each[4:]) for each in names.values()), default=0) + 1)
+        await _answer(conn)
+    # Never a name again: of those that are forgotten here, some may still be prepared there.
+    name = b"mdm_%d" % next(_numbers)
     pgconn.send_prepare(name, key[0], param_types=key[1])
-    await _answer(pgconn)
+    await _answer(conn)
     names[key] = name
     return name
 
 
-async def _answer(pgconn: PGconn) -> PGresult:
+async def _answer(conn: AsyncConnection[Any]) -> PGresult:
     """Return the last result of what was sent, once all of it is there."""
-    loop = asyncio.get_running_loop()
+    loop, pgconn = asyncio.get_running_loop(), conn.pgconn
     waiter: asyncio.Future[PGresult] = loop.create_future()
     last: PGresult | None = None
 
@@ -140,6 +150,8 @@ async def _answer(pgconn: PGconn) -> PGresult:
 
     socket = pgconn.socket
     loop.add_reader(socket, look)
+    seconds = conn.answer_s if isinstance(conn, AnsweredConnection) else None
+    timer = None if seconds is None else loop.call_later(seconds, _give_up, waiter)
     try:
         if pgconn.flush():  # more than the socket takes at once
             loop.add_writer(socket, look)
@@ -147,9 +159,15 @@ async def _answer(pgconn: PGconn) -> PGresult:
     finally:
         loop.remove_reader(socket)
         loop.remove_writer(socket)
+        if timer is not None:
+            timer.cancel()
     if result.status not in _GOOD:
         raise error_from_result(result, encoding="utf-8")
     return result
+
+
+def _give_up(waiter: asyncio.Future[PGresult]) -> None:
+    _settle(waiter, ServerSilent())
 
 
 def _settle(waiter: asyncio.Future[PGresult], outcome: PGresult | Exception | None) -> None:

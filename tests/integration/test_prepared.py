@@ -93,6 +93,23 @@ async def test_what_was_forgotten_is_prepared_again(conn: AsyncConnection[Any]) 
             await _one(conn)  # why it is not for transactions
 
 
+async def test_what_was_forgotten_in_part_is_prepared_by_other_names(
+    conn: AsyncConnection[Any],
+) -> None:
+    before, after = (
+        [Prepared.of(b"SELECT %d" % n) for n in range(first, first + 4)] for first in (10, 20)
+    )
+    for statement in before:
+        await run_prepared(conn, statement, {})
+    await conn.execute("DEALLOCATE ALL")
+    for statement in (
+        *after[:1],
+        *before,
+        *after,
+    ):  # one that is still there when others are missed
+        await run_prepared(conn, statement, {})
+
+
 async def test_a_connection_keeps_only_so_many(
     conn: AsyncConnection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,19 @@ async def test_exactly_the_permitted_requests_pass_over_all_workers(
     assert Counter(answer.status_code for answer in answers) == {200: 200, 429: 120}
 
 
+async def test_a_clock_that_was_set_back_locks_nobody_out(
+    database_url: str, conn: AsyncConnection[Any]
+) -> None:
+    async with served(create_app(database_url=database_url, settings=limited(2))) as client:
+        for _ in range(2):
+            assert (await ask(client)).status_code == 200
+        # What the counts look like then: of a window that begins in two days.
+        await conn.execute("UPDATE mdm.rate_window SET started = started + interval '2 days'")
+        assert [(await ask(client)).status_code for _ in range(3)] == [200, 200, 429]
+        rows = await conn.execute("SELECT max(started) <= now() FROM mdm.rate_window")
+        assert await rows.fetchone() == (True,)
+
+
 async def test_a_count_per_process_would_let_more_pass(
     database_url: str, conn: AsyncConnection[Any]
 ) -> None:

@@ -12,23 +12,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import psycopg
 import pytest
 
-from mdm_gitops.warehouse.migrate import migrate
-from tests.conftest import CONFIG_SCHEMA, DATA_SCHEMA
-from tests.support import rowlab
-from tests.support import warehouses as on
 from tests.support.campaign_record import campaign
 from tests.support.cluster import Cluster
-from tests.support.crash_campaign import ENTITIES, TALLY, Campaign
+from tests.support.crash_campaign import Campaign
 from tests.support.crash_server import Server, forget_peak, peak_memory_bytes
-from tests.support.crash_writers import Adder, Book, Importer, Keeper, Proposer
-from tests.support.serving import add_key
+from tests.support.crash_site import Site, campaign_at, deployed, empty
 from tests.support.wire import Wire
 
 KILLS = 18  # each kind of victim three times
@@ -37,75 +31,32 @@ SOAK_KILLS = 750
 SOAK_VICTIMS = ("worker", "postgres", "both")
 # A worker that was killed is there again before the next one is: else all wait for one to start.
 VICTIMS = ("worker", "postgres", "postgres", "both", "postgres", "postgres")
-USERS = ("ann", "bob")
 MEGABYTE = 2**20
 MANY_ROWS = 60_000
 Connection = psycopg.Connection[Any]
-
-
-@dataclass(frozen=True)
-class Site:
-    cluster: Cluster
-    server: Server
-    keys: dict[str, str]
 
 
 @pytest.fixture(scope="module")
 def site(pg_major: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server over a PostgreSQL of its own, both to be killed."""
     with Cluster(major=pg_major) as cluster:
-        keys = asyncio.run(_deployed(cluster.url))
+        keys = asyncio.run(deployed(cluster.url))
         with Server(tmp_path_factory.mktemp("crashes"), cluster.url) as server:
             yield Site(cluster, server, keys)
-
-
-async def _deployed(url: str) -> dict[str, str]:
-    """Deploy the entities; return the keys of the users."""
-    async with on.opened(url) as conn:
-        await migrate(conn, config_schema=CONFIG_SCHEMA, data_schema=DATA_SCHEMA)
-        users = [f"apikey:{name}" for name in USERS]
-        await on.apply(conn, rowlab.definitions(ENTITIES.values(), users))
-        return {name: await add_key(conn, name) for name in USERS}
 
 
 @pytest.fixture
 def emptied(site: Site) -> Iterator[Connection]:
     """The site without rows; a connection to do mischief with."""
+    empty(site.cluster)
     with psycopg.connect(site.cluster.url, autocommit=True) as conn:
-        tables = ", ".join(
-            f"mdm_data.{name}{suffix}"
-            for name, entity in ENTITIES.items()
-            for suffix in ("", "__history", *(["__edit"] if entity.approval else []))
-        )
-        conn.execute(f"TRUNCATE {tables}".encode())
         yield conn
 
 
 async def _campaign(site: Site, *, kills: int, victims: tuple[str, ...], seed: object) -> Campaign:
-    campaign = Campaign(site.cluster, site.server, site.keys, seed=seed)
-    owners = [
-        *(Keeper(f"keeper{n}", campaign) for n in range(8)),
-        *(Proposer(f"proposer{n}", campaign) for n in range(3)),
-        *(Importer(f"importer{n}", campaign) for n in range(2)),
-    ]
-    book = Book(await _tallies(site))
-    adders = [Adder(f"adder{n}", campaign, book) for n in range(3)]
-    campaign.clients = [*owners, *adders]
-    campaign.owners = [*owners, book]
+    campaign = await campaign_at(site, seed=seed)
     await campaign.run(kills, victims)
     return campaign
-
-
-async def _tallies(site: Site) -> list[str]:
-    """Create the rows that several count up, at 0."""
-    wire = Wire(site.server.url, site.keys["ann"])
-    found = []
-    for number in range(2):
-        row = {"code": f"tally-{number}", "total": 0}
-        reply = await wire.request("POST", f"/api/v1/entities/{TALLY.name}/data", row)
-        found.append(str(reply.json()["_sys_id"]))
-    await wire.close()
-    return found
 
 
 @pytest.mark.usefixtures("emptied")

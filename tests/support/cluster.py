@@ -12,10 +12,11 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,7 +42,17 @@ _SETTINGS = {
 class Cluster:
     """``with Cluster(major=18) as cluster``: initialised and running; gone afterwards."""
 
-    def __init__(self, *, major: int, **settings: str) -> None:
+    def __init__(
+        self,
+        *,
+        major: int,
+        folder: Path | None = None,
+        init: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        **settings: str,
+    ) -> None:
+        self._init, self._environment = init, environment
+        self._host = settings.get("listen_addresses", "")
         self._identity = _identity()
         found = find_binaries(major=major)
         if self._identity:
@@ -51,14 +62,26 @@ class Cluster:
         self._settings = _SETTINGS | settings
         in_memory = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
         # The folder's name has to be short: a socket lives in it.
-        self._home = Path(tempfile.mkdtemp(prefix="mdm-kill-", dir=_MEMORY if in_memory else None))
+        place = folder or (_MEMORY if in_memory else None)
+        self._home = Path(tempfile.mkdtemp(prefix="mdm-kill-", dir=place))
         self._postmaster: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def reached_at(cls, host: str, *, major: int) -> Self:
+        """Return one that is reached over the network, too, at an address of this machine, by everybody there."""
+        with socket.socket() as free:
+            free.bind((host, 0))
+            port = str(free.getsockname()[1])
+        return cls(major=major, listen_addresses=host, port=port)
 
     def __enter__(self) -> Self:
         if "user" in self._identity:
             os.chown(self._home, self._identity["user"], self._identity["group"])
         self._run("initdb", "-D", self._data, "-U", "mdm", "-A", "trust", "-E", "UTF8", "--no-sync",
-                  "--locale=C", "--data-checksums")  # fmt: skip
+                  "--locale=C", "--data-checksums", *self._init)  # fmt: skip
+        if self._host:
+            with Path(self._data, "pg_hba.conf").open("a") as rules:
+                rules.write(f"host all all {self._host}/24 trust\n")
         self.start()
         with psycopg.connect(self._url("postgres"), autocommit=True) as conn:
             conn.execute("CREATE DATABASE lab")
@@ -77,6 +100,10 @@ class Cluster:
     def url(self) -> str:
         return self._url("lab")
 
+    @property
+    def network_url(self) -> str:
+        return f"postgresql://mdm@{self._host}:{self._settings['port']}/lab"
+
     def start(self) -> None:
         """Start the server and wait until it takes connections, crash recovery included."""
         assert self._postmaster is None
@@ -85,7 +112,7 @@ class Cluster:
         with (self._home / "log").open("ab") as log:
             self._postmaster = subprocess.Popen(
                 [*command, *options], stdout=log, stderr=log, start_new_session=True,
-                **self._identity,
+                env=self._environment, **self._identity,
             )  # fmt: skip
         self._wait_until_ready()
 
@@ -105,6 +132,14 @@ class Cluster:
         while any(_is_alive(pid) for pid in children):  # they hold the shared memory
             time.sleep(0.002)
 
+    def start_if_ended(self) -> bool:
+        """Start the server if it has ended by itself, as a supervisor would; return whether it had."""
+        if self._postmaster is None or self._postmaster.poll() is None:
+            return False
+        self._postmaster = None
+        self.start()
+        return True
+
     @property
     def log(self) -> str:
         return (self._home / "log").read_text(errors="replace")
@@ -114,7 +149,8 @@ class Cluster:
         return str(self._home / "data")
 
     def _url(self, database: str) -> str:
-        return f"postgresql://mdm@/{database}?host={self._home}"
+        port = self._settings.get("port", "5432")
+        return f"postgresql://mdm@/{database}?host={self._home}&port={port}"
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(

@@ -11,8 +11,9 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import psycopg
@@ -68,6 +69,17 @@ class Client(Protocol):
     async def close(self) -> None: ...
 
 
+class Fault(Protocol):
+    """Something that goes wrong for a while, and is over afterwards."""
+
+    name: str
+    lasting_s: tuple[float, float]  # at least, at most
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Campaign:
     """``broken`` holds what did not hold; then nothing goes on."""
 
@@ -84,6 +96,7 @@ class Campaign:
         self.kills: Counter[str] = Counter()
         self.recoveries_s: dict[str, list[float]] = {}
         self.answers = 0
+        self.longest_s = 0.0  # that a request has waited for an answer of whatever kind
         self._chance = random.Random(f"{seed}")
         self._go = asyncio.Event()
         self._seq = 0
@@ -99,15 +112,22 @@ class Campaign:
 
     async def run(self, kills: int, victims: Sequence[str]) -> None:
         """Kill *victims* (``postgres``, ``worker``, ``both``) in turn, *kills* times, under load."""
+        await self._suffer([partial(self._kill, victims[n % len(victims)]) for n in range(kills)])
+
+    async def endure(self, faults: Sequence[Fault]) -> None:
+        """Let *faults* happen one after the other under load."""
+        await self._suffer([partial(self._let_happen, fault) for fault in faults])
+
+    async def _suffer(self, injections: Sequence[Callable[[], Awaitable[None]]]) -> None:
         (last,) = await self.ask("SELECT coalesce(max(seq), 0) AS seq FROM mdm.change_set")
         self._seq = last["seq"]
         self._go.set()
         tasks = [asyncio.create_task(self._work(client)) for client in self.clients]
         try:
             await self._answered(len(tasks))
-            for number in range(kills):
+            for inject in injections:
                 await asyncio.sleep(self._chance.uniform(0.0, 0.1))
-                await self._kill(victims[number % len(victims)])
+                await inject()
                 await self._stand_still()
                 if self.broken:
                     return
@@ -141,9 +161,21 @@ class Campaign:
         if victim != "worker":
             await asyncio.to_thread(self.cluster.kill)
             await asyncio.to_thread(self.cluster.start)
+        await self._recovered(victim, began)
+
+    async def _let_happen(self, fault: Fault) -> None:
+        self.kills[fault.name] += 1
+        await asyncio.to_thread(fault.begin)
+        try:
+            await asyncio.sleep(self._chance.uniform(*fault.lasting_s))
+        finally:
+            await asyncio.to_thread(fault.end)
+        await self._recovered(fault.name, time.monotonic())
+
+    async def _recovered(self, name: str, began: float) -> None:
         # As many answers as there can be under way, and one more: it answers again.
         await self._answered(len(self.clients) + 1)
-        self.recoveries_s.setdefault(victim, []).append(time.monotonic() - began)
+        self.recoveries_s.setdefault(name, []).append(time.monotonic() - began)
 
     async def _answered(self, number: int) -> None:
         """Wait until so many more requests have been answered."""

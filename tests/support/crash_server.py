@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,17 +23,27 @@ _PROJECT = "name: lab\napiVersion: mdm-gitops/v1\ndomains: [{name: lab}]\n"
 
 
 class Server:
-    """``with Server(folder, url) as server``: answering at ``server.url``."""
+    """``with Server(folder, url) as server``: answering at ``server.url``.
+
+    *within* is a command that becomes it, as ``ip netns exec name``.
+    """
 
     def __init__(
-        self, folder: Path, database_url: str, *, workers: int = 2, **variables: str
+        self,
+        folder: Path,
+        database_url: str,
+        *,
+        workers: int = 2,
+        within: Sequence[str] = (),
+        **variables: str,
     ) -> None:
         folder.mkdir(exist_ok=True)
         if not (folder / "mdm.yaml").exists():
             (folder / "mdm.yaml").write_text(_PROJECT)
         self._log = folder.with_suffix(".log") if (folder / ".git").exists() else folder / "log"
         self._workers = workers
-        self._command = [PROGRAM, "serve", str(folder), "--port", "0", "--workers", str(workers)]
+        command = [PROGRAM, "serve", str(folder), "--port", "0", "--workers", str(workers)]
+        self._command = [*within, *command]
         self._environment = environment(
             Mdm__Database__Url=database_url,
             Mdm__Auth__BootstrapApiKey="bootstrap-key-of-the-tests",

@@ -10,6 +10,7 @@ import asyncio
 import csv
 import io
 import random
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -46,11 +47,12 @@ class Writer:
         self, who: str, method: str, path: str, document: Any = None, **headers: str
     ) -> Reply | None:
         """Return the answer, or None when nobody knows whether the request took effect."""
-        wire = self._wires[who.removeprefix("apikey:")]
+        wire, began = self._wires[who.removeprefix("apikey:")], time.monotonic()
         try:
             reply = await wire.request(method, f"/api/v1/entities/{path}", document, **headers)
         except Lost:
             reply = None
+        self.campaign.longest_s = max(self.campaign.longest_s, time.monotonic() - began)
         if reply is not None and reply.status != 503:
             if reply.status >= 500:
                 raise Broken(f"I9: {method} {path}: {reply.status} {reply.body!r}")
