@@ -503,6 +503,15 @@ class SeedCounts:
     left_alone_keys: tuple[str, ...] = ()  # the first of them, for the reader
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserColumn:
+    """A column of a table of rows, and how events tell it."""
+
+    name: str
+    shown: str  # as the definition spells it
+    is_moment: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ApplySeed(Change):
     """Upsert the rows of a seed file; rows that the file does not name are never touched."""
@@ -512,7 +521,7 @@ class ApplySeed(Change):
     mode: SeedMode
     table: str
     history_table: str | None
-    user_columns: tuple[str, ...]  # all of the table's, for the versions that go into the history
+    user_columns: tuple[UserColumn, ...]  # all of the table's, for the history and the events
     key_columns: tuple[str, ...]
     columns: tuple[PhysicalColumn, ...]  # those that the file gives, by physical name
     counts: SeedCounts

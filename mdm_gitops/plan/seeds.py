@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mdm_gitops.model import Definitions, Seed, SeedMode, fold
-from mdm_gitops.plan.changes import ApplySeed, RetypeColumn, SeedCounts
+from mdm_gitops.model import Column, DataType, Definitions, Seed, SeedMode, fold
+from mdm_gitops.plan.changes import ApplySeed, RetypeColumn, SeedCounts, UserColumn
 from mdm_gitops.plan.desired import DesiredEntity
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.moves import Moves
@@ -68,12 +68,17 @@ def _change(seed: Seed, desired: DesiredEntity, group: int) -> ApplySeed:
         mode=desired.entity.seed.mode,
         table=tables[Role.MAIN].name,
         history_table=history.name if history else None,
-        user_columns=tuple(column.folded for column in desired.entity.columns),
+        user_columns=tuple(_user_column(column) for column in desired.entity.columns),
         key_columns=tuple(fold(name) for name in desired.entity.key_columns),
         columns=columns,
         counts=SeedCounts(),
         group=group,
     )
+
+
+def _user_column(column: Column) -> UserColumn:
+    is_moment = column.data_type is DataType.DATETIME
+    return UserColumn(name=column.folded, shown=column.name, is_moment=is_moment)
 
 
 def _question(change: ApplySeed, facts: Facts, moves: Moves | None, is_new: bool) -> SeedQuestion:

@@ -31,6 +31,8 @@ TABLE = """
     );
     CREATE UNIQUE INDEX item__uq_code ON mdm_data.item (code);
     INSERT INTO mdm_data.item (code, size) VALUES ('a', '1'), ('b', '2');
+    INSERT INTO mdm.entity (entity_id, name, state, desired_hash, prevent_remove, record)
+    VALUES (1, 'item', 'deployed', '', false, '{}');
 """
 
 
@@ -85,7 +87,7 @@ async def test_hostile_values_arrive_as_they_are(
         mode=SeedMode.UPSERT,
         table="item",
         history_table=None,
-        user_columns=("code", "size"),
+        user_columns=tuple(c.UserColumn(name=each, shown=each) for each in ("code", "size")),
         key_columns=("code",),
         columns=(PhysicalColumn(name="code", type="text"),),
         counts=SeedCounts(),

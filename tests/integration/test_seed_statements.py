@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +12,7 @@ import pytest
 from psycopg import AsyncConnection, errors
 
 from mdm_gitops.model import Seed, SeedMode
-from mdm_gitops.plan.changes import ApplySeed, SeedCounts
+from mdm_gitops.plan.changes import ApplySeed, SeedCounts, UserColumn
 from mdm_gitops.plan.physical import PhysicalColumn
 from mdm_gitops.plan.seeds import SeedQuestion
 from mdm_gitops.warehouse.ddl import statements
@@ -68,7 +69,10 @@ def seed(
         mode=mode,
         table="item",
         history_table="item__history" if history else None,
-        user_columns=tuple(TYPES),
+        user_columns=tuple(
+            UserColumn(name=name, shown=name.title(), is_moment=type_.startswith("timestamp"))
+            for name, type_ in TYPES.items()
+        ),
         key_columns=("code",),
         columns=tuple(columns),
         counts=SeedCounts(),
@@ -170,6 +174,56 @@ async def test_no_moment_has_two_versions(item: AsyncConnection[Any]) -> None:
     assert [name for name, _, _ in versions] == ["1", "2"]
     (_, one, two), (_, also_two, three) = versions
     assert one < two == also_two < three == present
+
+
+async def events(conn: AsyncConnection[Any], *columns: str) -> list[Any]:
+    query = f"""
+        SELECT {", ".join(columns)} FROM mdm.change_set c JOIN mdm.event e ON e.change_set = c.key
+          JOIN mdm.entity n USING (entity_id) ORDER BY c.seq, coalesce(e.new, e.old) ->> 'Code'"""
+    return await (await conn.execute(query)).fetchall()
+
+
+async def test_each_row_that_is_written_has_one_event(item: AsyncConnection[Any]) -> None:
+    await apply(item, seed({"code": "a", "name": "old"}, {"code": "b", "name": "same"}))
+    await apply(item, seed({"code": "a", "name": "new"}, {"code": "b", "name": "same"}))
+    await item.execute("UPDATE mdm_data.item SET _sys_is_deleted = true WHERE code = 'b'")
+    await apply(item, seed({"code": "a", "name": "new"}, {"code": "b", "name": "same"}))
+    await apply(item, seed({"code": "a", "name": "new"}, {"code": "b", "name": "same"}))
+    told = "n.name", "action", "version", "old ->> 'Name'", "new ->> 'Name'", "c.actor", "c.events"
+    assert await events(item, *told) == [
+        ("item", "data_created", 1, None, "old", "system:seed", 2),
+        ("item", "data_created", 1, None, "same", "system:seed", 2),
+        ("item", "data_updated", 2, "old", "new", "system:seed", 1),
+        ("item", "data_restored", 2, "same", "same", "system:seed", 1),
+    ]
+    found = await item.execute(
+        "SELECT change_set, array_agg(ordinal ORDER BY ordinal) FROM mdm.event GROUP BY 1 ORDER BY 1"
+    )
+    assert [ordinals for _, ordinals in await found.fetchall()] == [[0, 1], [0], [0]]
+
+
+async def test_an_event_tells_the_row_as_the_definition_spells_it(
+    item: AsyncConnection[Any],
+) -> None:
+    given = {"code": "a", "price": "1.50", "seen": "2024-02-29T01:02:03.5", "extra": {"n": 1}}
+    await item.execute("SET timezone = 'Asia/Tokyo'")
+    await apply(item, seed(given))
+    [(new,)] = await events(item, "new::text")
+    assert json.loads(new) == {
+        **{name.title(): None for name in TYPES},
+        "Code": "a",
+        "Price": 1.5,
+        "Seen": "2024-02-29T01:02:03.5Z",
+        "Extra": {"n": 1},
+    }
+    assert '"Price":1.50' in new
+
+
+async def test_what_persons_have_written_is_not_told_again(item: AsyncConnection[Any]) -> None:
+    await apply(item, seed({"code": "a", "name": "1"}))
+    await item.execute(f"{PERSON}, name = 'mine'")
+    await apply(item, seed({"code": "a", "name": "2"}))
+    assert await events(item, "action") == [("data_created",)]
 
 
 @pytest.mark.parametrize(

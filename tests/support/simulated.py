@@ -31,6 +31,7 @@ from mdm_gitops.plan.changes import (
     RestoreSatellite,
     RetypeColumn,
     SeedCounts,
+    UserColumn,
 )
 from mdm_gitops.plan.facts import Facts
 from mdm_gitops.plan.live import LiveRelation
@@ -284,6 +285,8 @@ def _short(value: Any) -> str:
     match value:
         case Rename():
             return f"{value.old}>{f'{value.aside}>' if value.aside else ''}{value.new}"
+        case UserColumn():
+            return value.name
         case PhysicalColumn():
             null = " not null" if value.not_null else ""
             default = "" if value.default is None else f" default {value.default}"

@@ -282,11 +282,26 @@ CASES: tuple[tuple[Change, list[tuple[Phase, Step | None, str]]], ...] = (
                 None,
                 (
                     'WITH given AS (SELECT * FROM JSONB_TO_RECORDSET(CAST(\'[{"a":"x"}]\' AS JSONB))'
-                    ' AS r("a" TEXT)) INSERT INTO "d"."t" ("_sys_id", "a", "_sys_version",'
+                    ' AS r("a" TEXT)), inserted AS (INSERT INTO "d"."t" ("_sys_id", "a", "_sys_version",'
                     ' "_sys_created_at", "_sys_created_by", "_sys_last_modified_at",'
                     ' "_sys_last_modified_by", "_sys_is_deleted") SELECT "mdm"."uuid_v7"(), given."a",'
                     " 1, CURRENT_TIMESTAMP, 'system:seed', CURRENT_TIMESTAMP, 'system:seed', FALSE"
-                    ' FROM given ON CONFLICT("a") DO NOTHING'
+                    ' FROM given ON CONFLICT("a") DO NOTHING RETURNING *),'
+                    " done AS (SELECT 'data_created' AS action, inserted.\"_sys_id\","
+                    ' inserted."_sys_version", CAST(NULL AS JSON) AS old, (SELECT ROW_TO_JSON(x) FROM'
+                    ' (SELECT inserted."a" AS "a") AS x) AS new FROM inserted),'
+                    ' key AS (SELECT NEXTVAL(CAST(\'"mdm"."change_set_key"\' AS REGCLASS)) AS key'
+                    " WHERE EXISTS(SELECT 1 FROM done)),"
+                    ' events AS (INSERT INTO "mdm"."event" ("change_set", "ordinal", "entity_id",'
+                    ' "record_id", "version", "action", "old", "new") SELECT key."key",'
+                    ' ROW_NUMBER() OVER () - 1, (SELECT "entity_id" FROM "mdm"."entity" WHERE'
+                    ' "name" = \'t\' AND "state" <> \'removed\'), done."_sys_id",'
+                    ' done."_sys_version", done."action", done."old", done."new" FROM done'
+                    " CROSS JOIN key RETURNING 1)"
+                    ' INSERT INTO "mdm"."change_set" ("key", "events", "occurred_at", "actor",'
+                    ' "commit_id") SELECT key."key", told."n", STATEMENT_TIMESTAMP(),'
+                    ' \'system:seed\', (SELECT "commit_id" FROM "mdm"."project") FROM key'
+                    " CROSS JOIN (SELECT CAST(COUNT(*) AS INT) AS n FROM events) AS told"
                 ),
             ),
             (

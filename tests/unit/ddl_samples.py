@@ -73,7 +73,7 @@ SEED = c.ApplySeed(
     mode=SeedMode.CREATE,
     table="t",
     history_table=None,
-    user_columns=("a",),
+    user_columns=(c.UserColumn(name="a", shown="a"),),
     key_columns=("a",),
     columns=(column("a", "text"),),
     counts=SeedCounts(),

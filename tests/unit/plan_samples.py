@@ -328,7 +328,7 @@ def seed_change(entity: str, counts: c.SeedCounts, mode: SeedMode = SeedMode.UPS
         history_table=None,
         key_columns=("code",),
         columns=(column("code"),),
-        user_columns=("code",),
+        user_columns=(c.UserColumn(name="code", shown="code"),),
         counts=counts,
         group=1,
     )

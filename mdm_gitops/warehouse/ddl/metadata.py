@@ -260,15 +260,26 @@ def _is_one_of(relations: Relations) -> Tree:
     return exp.In(this=place, expressions=pairs)
 
 
-def seeded(entity: str, content_hash: str, schemas: Schemas) -> Statement:
-    """Note the seed file that was applied last; the entity is found by its name."""
-    source = (
-        exp.select(column("entity_id"), text(content_hash), exp.CurrentTimestamp())
+def entity_id_of(entity: str, schemas: Schemas) -> Tree:
+    """Return the id of the entity of that name as an expression."""
+    return _of_entity(entity, schemas, column("entity_id")).subquery()
+
+
+def _of_entity(entity: str, schemas: Schemas, *selected: Tree) -> exp.Select:
+    return (
+        exp.select(*selected)
         .from_(trees.table(schemas.config, "entity"))
         .where(
             exp.EQ(this=column("name"), expression=text(entity)),
             exp.NEQ(this=column("state"), expression=text(EntityState.REMOVED.value)),
         )
+    )
+
+
+def seeded(entity: str, content_hash: str, schemas: Schemas) -> Statement:
+    """Note the seed file that was applied last; the entity is found by its name."""
+    source = _of_entity(
+        entity, schemas, column("entity_id"), text(content_hash), exp.CurrentTimestamp()
     )
     names = ("entity_id", "content_hash", "applied_at")
     updated = [

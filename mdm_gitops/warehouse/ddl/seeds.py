@@ -1,8 +1,9 @@
 """Rows of a seed file as statements: what differs is updated, what is absent is inserted.
 
-One statement does both for a piece of the file and writes the versions it replaces into the
-history first. Rows that the file does not name are never touched. The rows come as one JSON text,
-so a statement has few parts however many rows it carries.
+One statement does both for a piece of the file, writes the versions it replaces into the history
+first, and records one change set with an event for each row that it wrote. Rows that the file does
+not name are never touched. The rows come as one JSON text, so a statement has few parts however many
+rows it carries.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from sqlglot import exp
 
 from mdm_gitops.model import DataType, SeedMode, coerce, fold
 from mdm_gitops.model.values import to_json_value
-from mdm_gitops.plan.changes import ApplySeed, Phase
+from mdm_gitops.plan.changes import ApplySeed, Phase, UserColumn
 from mdm_gitops.plan.physical import ROW_COLUMNS, PhysicalColumn
 from mdm_gitops.plan.plan import Lock
 from mdm_gitops.warehouse.ddl import trees
-from mdm_gitops.warehouse.ddl.metadata import seeded
+from mdm_gitops.warehouse.ddl.metadata import entity_id_of, seeded
 from mdm_gitops.warehouse.ddl.nodes import DEFER_CONSTRAINTS
 from mdm_gitops.warehouse.ddl.statement import Statement
 from mdm_gitops.warehouse.ddl.trees import Tree, column, identifier, render, template, text
@@ -41,8 +42,10 @@ _DATA_TYPE: Final[Mapping[str, DataType]] = MappingProxyType(
         "jsonb": DataType.JSON,
     }
 )
-# Aliases inside the statement: rows of the file, rows of the table, rows about to change.
+# Aliases inside the statement: rows of the file, rows of the table, rows about to change, rows that
+# were changed, rows that are new, what is told of both.
 _GIVEN, _ROW, _BEFORE = "given", "present", "before"
+_UPDATED, _INSERTED, _DONE = "updated", "inserted", "done"
 # When the new version begins and the one before ends: always later than that one began, also where
 # the clock was set back, so that no moment has two versions.
 _MOMENT: Final = "_moment"
@@ -117,19 +120,117 @@ def _upsert_sql(change: ApplySeed, rows: list[str], schemas: Schemas) -> str:
             conflict_keys=[trees.ascending(column(name)) for name in change.key_columns],
             action=exp.Var(this="DO NOTHING"),
         ),
+        returning=exp.Returning(expressions=[exp.Star()]),
     )
     parts: list[tuple[str, Tree]] = [(_GIVEN, _given(change, rows))]
     if change.mode is not SeedMode.CREATE:
         parts.append((_BEFORE, _before(change, schemas)))
         if change.history_table:
             parts.append(("kept", _keep(change, change.history_table, schemas)))
-        parts.append(("updated", _update(change, schemas)))
-    insert.set("with_", exp.With(expressions=[_common(name, tree) for name, tree in parts]))
-    return render(insert)
+        parts.append((_UPDATED, _update(change, schemas)))
+    parts += [(_INSERTED, insert), (_DONE, _done(change)), *_events(change, schemas)]
+    recorded = _change_set(schemas)
+    recorded.set("with_", exp.With(expressions=[_common(name, tree) for name, tree in parts]))
+    return render(recorded)
 
 
 def _common(name: str, tree: Tree) -> exp.CTE:
     return exp.CTE(this=tree, alias=exp.TableAlias(this=exp.to_identifier(name)))
+
+
+# --- what is told of it ---------------------------------------------------------------------------
+
+
+def _done(change: ApplySeed) -> Tree:
+    """Return what was written: action, row, version, and the row's own columns before and after."""
+    created = exp.select(
+        exp.alias_(text("data_created"), "action"),
+        column("_sys_id", of=_INSERTED),
+        column("_sys_version", of=_INSERTED),
+        exp.alias_(trees.cast(exp.Null(), "json"), "old"),
+        exp.Alias(this=_image(change, _INSERTED), alias=exp.to_identifier("new")),
+    ).from_(_INSERTED)
+    if change.mode is SeedMode.CREATE:
+        return created
+    same_row = exp.EQ(this=column("_sys_id", of=_UPDATED), expression=column("_sys_id", of=_BEFORE))
+    changed = (
+        exp.select(
+            _action(),
+            column("_sys_id", of=_UPDATED),
+            column("_sys_version", of=_UPDATED),
+            _image(change, _BEFORE),
+            _image(change, _UPDATED),
+        )
+        .from_(_UPDATED)
+        .join(exp.to_table(_BEFORE), on=same_row)
+    )
+    return exp.union(created, changed, distinct=False)
+
+
+def _image(change: ApplySeed, alias: str) -> Tree:
+    """Return the row's own columns as events keep them: as ``data.row_json`` spells and writes them."""
+    members = [
+        exp.alias_(_told(each, alias), each.shown, quoted=True) for each in change.user_columns
+    ]
+    row = exp.Column(this=exp.to_identifier("x"))
+    document = exp.Anonymous(this="ROW_TO_JSON", expressions=[row])
+    return exp.select(document).from_(exp.select(*members).subquery("x")).subquery()
+
+
+def _told(shown: UserColumn, alias: str) -> Tree:
+    value = column(shown.name, of=alias)
+    if not shown.is_moment:
+        return value
+    return template(
+        "REPLACE(CAST(:value AT TIME ZONE 'UTC' AS TEXT), ' ', 'T') || 'Z'", value=value
+    )
+
+
+def _events(change: ApplySeed, schemas: Schemas) -> Iterator[tuple[str, Tree]]:
+    """Yield the key of the change set, which there is only for rows that were written, and its events."""
+    sequence = text(trees.quoted(schemas.config, "change_set_key"))
+    drawn = exp.Anonymous(this="NEXTVAL", expressions=[trees.cast(sequence, "regclass")])
+    some = exp.Exists(this=exp.select(exp.Literal.number(1)).from_(_DONE))
+    yield "key", exp.select(exp.alias_(drawn, "key")).where(some)
+    of_done = {name: column(name, of=_DONE) for name in ("action", "old", "new")}
+    values: dict[str, Tree] = {
+        "change_set": column("key", of="key"),
+        "ordinal": template("ROW_NUMBER() OVER () - 1"),
+        "entity_id": entity_id_of(change.entity, schemas),
+        "record_id": column("_sys_id", of=_DONE),
+        "version": column("_sys_version", of=_DONE),
+        **of_done,
+    }
+    source = exp.select(*values.values()).from_(_DONE).join("key", join_type="cross")
+    yield (
+        "events",
+        exp.Insert(
+            this=_names(trees.table(schemas.config, "event"), values),
+            expression=source,
+            returning=exp.Returning(expressions=[exp.Literal.number(1)]),
+        ),
+    )
+
+
+def _change_set(schemas: Schemas) -> exp.Insert:
+    """Return the insertion of the set, whose number is drawn when all rows are locked and told."""
+    number = exp.alias_(trees.cast(exp.Count(this=exp.Star(), big_int=True), "integer"), "n")
+    commit = exp.select(column("commit_id")).from_(trees.table(schemas.config, "project"))
+    values: dict[str, Tree] = {
+        "key": column("key", of="key"),
+        "events": column("n", of="told"),
+        "occurred_at": template("STATEMENT_TIMESTAMP()"),
+        "actor": text(SEED_PRINCIPAL),
+        "commit_id": commit.subquery(),
+    }
+    told = exp.select(number).from_("events").subquery("told")
+    source = exp.select(*values.values()).from_("key").join(told, join_type="cross")
+    return exp.Insert(
+        this=_names(trees.table(schemas.config, "change_set"), values), expression=source
+    )
+
+
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def _call(schemas: Schemas, function: str) -> Tree:
@@ -138,8 +239,11 @@ def _call(schemas: Schemas, function: str) -> Tree:
 
 
 def _into(schemas: Schemas, table: str, values: Mapping[str, Tree]) -> exp.Schema:
-    names = [identifier(name) for name in values]
-    return exp.Schema(this=trees.table(schemas.data, table), expressions=names)
+    return _names(trees.table(schemas.data, table), values)
+
+
+def _names(table: exp.Table, values: Mapping[str, Tree]) -> exp.Schema:
+    return exp.Schema(this=table, expressions=[identifier(name) for name in values])
 
 
 def _given(change: ApplySeed, rows: list[str]) -> Tree:
@@ -199,18 +303,23 @@ def _changeable(change: ApplySeed) -> list[str]:
 
 def _keep(change: ApplySeed, history: str, schemas: Schemas) -> Tree:
     """Close the present version of each row that will change."""
-    names = ["_sys_id", *change.user_columns, *(each.name for each in ROW_COLUMNS)]
+    own = [each.name for each in change.user_columns]
+    names = ["_sys_id", *own, *(each.name for each in ROW_COLUMNS)]
     values: dict[str, Tree] = {name: column(name, of=_BEFORE) for name in names}
     values |= {
         "_sys_valid_from": column("_sys_last_modified_at", of=_BEFORE),
         "_sys_valid_to": column(_MOMENT, of=_BEFORE),
-        "_sys_action": template(
-            "CASE WHEN :deleted THEN 'data_restored' ELSE 'data_updated' END",
-            deleted=column("_sys_is_deleted", of=_BEFORE),
-        ),
+        "_sys_action": _action(),
     }
     query = exp.select(*values.values()).from_(_BEFORE)
     return exp.Insert(this=_into(schemas, history, values), expression=query)
+
+
+def _action() -> Tree:
+    return template(
+        "CASE WHEN :deleted THEN 'data_restored' ELSE 'data_updated' END",
+        deleted=column("_sys_is_deleted", of=_BEFORE),
+    )
 
 
 def _update(change: ApplySeed, schemas: Schemas) -> Tree:
@@ -235,4 +344,7 @@ def _update(change: ApplySeed, schemas: Schemas) -> Tree:
         expressions=[exp.EQ(this=column(n), expression=v) for n, v in values.items()],
         from_=exp.From(this=source),
         where=exp.Where(this=same_row),
+        returning=exp.Returning(
+            expressions=[exp.Column(this=exp.Star(), table=exp.to_identifier(_ROW))]
+        ),
     )
