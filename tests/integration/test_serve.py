@@ -20,7 +20,7 @@ folder = server_process.folder
 
 
 def test_it_migrates_serves_logs_and_stops(empty_database_url: str, folder: Path) -> None:
-    with serving(empty_database_url, folder) as server:
+    with serving(empty_database_url, folder, afresh=True) as server:
         listed = server.client.get("/api/v1/entities/summary", params={"state": "draft"})
         assert [item["name"] for item in listed.json()["items"]] == ["thing"]
         assert server.client.get("/api/v1/entities/thing/data").status_code == 409
@@ -54,7 +54,7 @@ def test_the_first_start_prints_a_key_once(empty_database_url: str, folder: Path
 def test_workers_share_their_numbers_and_end_with_their_parent(
     database_url: str, folder: Path
 ) -> None:
-    with serving(database_url, folder, "--workers", "2") as server:
+    with serving(database_url, folder, "--workers", "2", afresh=True) as server:
         # Each over a connection of its own, so that both workers get some.
         for _ in range(20):
             server.client.get(

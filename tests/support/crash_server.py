@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.acceptance.processes import PROGRAM, environment
+from tests.support import program
 
 _PATIENCE_S = 60.0
 _PROJECT = "name: lab\napiVersion: mdm-gitops/v1\ndomains: [{name: lab}]\n"
@@ -42,8 +43,8 @@ class Server:
             (folder / "mdm.yaml").write_text(_PROJECT)
         self._log = folder.with_suffix(".log") if (folder / ".git").exists() else folder / "log"
         self._workers = workers
-        command = [PROGRAM, "serve", str(folder), "--port", "0", "--workers", str(workers)]
-        self._command = [*within, *command]
+        self._within = within
+        self._command = ["serve", str(folder), "--port", "0", "--workers", str(workers)]
         self._environment = environment(
             Mdm__Database__Url=database_url,
             Mdm__Auth__BootstrapApiKey="bootstrap-key-of-the-tests",
@@ -53,10 +54,7 @@ class Server:
         self.url = ""
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, env=self._environment, stdout=subprocess.DEVNULL, stderr=log
-            )
+        self._process = self._started()
         try:
             self._wait(lambda: bool(re.search(r"listening on \S+", self.log)))
             found = re.search(r"listening on (\S+)", self.log)
@@ -75,6 +73,15 @@ class Server:
         trace: TracebackType | None,
     ) -> None:
         self._end()
+
+    def _started(self) -> subprocess.Popen[bytes] | program.Started:
+        with self._log.open("wb") as log, Path(os.devnull).open("wb") as nowhere:
+            if not self._within:  # then it is spared its imports
+                return program.start(
+                    *self._command, env=self._environment, stdout=nowhere, stderr=log
+                )
+            command = [*self._within, PROGRAM, *self._command]
+            return subprocess.Popen(command, env=self._environment, stdout=nowhere, stderr=log)
 
     @property
     def log(self) -> str:

@@ -27,7 +27,8 @@ from mdm_gitops.source import read_tree
 from mdm_gitops.warehouse.connect import connect
 from mdm_gitops.warehouse.names import Schemas
 from mdm_gitops.warehouse.planning import make_plan
-from tests.acceptance.processes import KEY, PROGRAM, environment, until
+from tests.acceptance.processes import KEY, environment, until
+from tests.support import program
 
 PROJECT: Final = "name: life\napiVersion: mdm-gitops/v1\ndomains: [{name: core}]\n"
 PERMISSIONS: Final = (
@@ -108,8 +109,8 @@ class Life:
         self.numbers = iter(range(1, 1_000_000))
         self.did: list[str] = []
         self.kills = 0
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.operator: subprocess.Popen[bytes] | None = None
+        self.processes: list[program.Started] = []
+        self.operator: program.Started | None = None
         self.api: httpx2.Client = None  # type: ignore[assignment]
 
     # --- beginning and end ---
@@ -173,15 +174,10 @@ class Life:
         log = self.folder / "operator.log"
         self.operator = self._start("operator", str(self.home), "--json", log=log)
 
-    def _start(self, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, log: Path) -> program.Started:
         with log.open("ab") as file:
-            process = subprocess.Popen(
-                [PROGRAM, *arguments],
-                env=environment(**self.settings),
-                stdout=file,
-                stderr=file,
-                stdin=subprocess.DEVNULL,
-            )
+            env = environment(**self.settings)
+            process = program.start(*arguments, env=env, stdout=file, stderr=file)
         self.processes.append(process)
         return process
 

@@ -1,5 +1,5 @@
-"""``mdm-gitops`` run as often as tests want: ``run`` is ``subprocess.run`` for a fork of a process
-that has imported the product already.
+"""``mdm-gitops`` run as often as tests want: ``run`` is ``subprocess.run``, and ``start`` is
+``subprocess.Popen``, for a fork of a process that has imported the product already.
 
 Each command has a process of its own, with its arguments, folder, environment and pipes; what it is
 spared is half a second of imports. That a command imports all that it needs is shown by the tests
@@ -14,12 +14,14 @@ import io
 import json
 import os
 import pkgutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -49,6 +51,44 @@ def run(
     return done
 
 
+def start(
+    *arguments: str | Path, env: Mapping[str, str], stdout: IO[Any], stderr: IO[Any]
+) -> Started:
+    """Start a command that runs until it is told to end, or is killed."""
+    command = {"arguments": list(map(str, arguments)), "env": dict(env), "cwd": str(Path.cwd())}
+    return _started().start(command, stdout, stderr)
+
+
+class Started:
+    """A command under way, as ``subprocess.Popen`` would show it."""
+
+    def __init__(self, server: _Server, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.ended(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float = _PATIENCE_S) -> int:
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        # Until its end was seen here, nobody else can have its number.
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class _Server:
     """The process that is forked. It ends when nobody holds the other end of its socket."""
 
@@ -71,16 +111,43 @@ class _Server:
 
     def _run(self, command: dict[str, Any], stdin: bytes) -> subprocess.CompletedProcess[str]:
         out, err = _Reader(), _Reader()
+
+        def begin() -> None:
+            out.begin()
+            err.begin()
+
         with _holding(stdin) as typed:
-            socket.send_fds(self._socket, [b"!"], [typed.fileno(), out.given, err.given])
-        out.begin()
-        err.begin()
-        message = json.dumps(command).encode()
-        self._socket.sendall(len(message).to_bytes(4, "big") + message)
+            fds = [typed.fileno(), out.given, err.given]
+            code = int(self._asked(b"!", command, fds, sent=begin))
+        arguments = ["mdm-gitops", *command["arguments"]]
+        return subprocess.CompletedProcess(arguments, code, out.text(), err.text())
+
+    def start(self, command: dict[str, Any], stdout: IO[Any], stderr: IO[Any]) -> Started:
+        with self._alone, _holding(b"") as typed:
+            fds = [typed.fileno(), stdout.fileno(), stderr.fileno()]
+            return Started(self, int(self._asked(b"&", command, fds)))
+
+    def ended(self, pid: int) -> int | None:
+        """Return how a started command has ended, or nothing while it runs."""
+        with self._alone:
+            code = self._asked(b"?", {"pid": pid})
+            return int(code) if code else None
+
+    def _asked(
+        self,
+        what: bytes,
+        message: dict[str, Any],
+        fds: Sequence[int] = (),
+        *,
+        sent: Callable[[], None] = lambda: None,
+    ) -> str:
+        socket.send_fds(self._socket, [what], fds)
+        sent()
+        data = json.dumps(message).encode()
+        self._socket.sendall(len(data).to_bytes(4, "big") + data)
         answer = self._socket.recv(64)
         assert answer, "the program that is forked is gone"
-        arguments = ["mdm-gitops", *command["arguments"]]
-        return subprocess.CompletedProcess(arguments, int(answer), out.text(), err.text())
+        return answer.decode().strip()
 
     def close(self) -> None:
         self._socket.close()
@@ -148,10 +215,13 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     while True:
-        _, fds, *_ = socket.recv_fds(listening, 1, 3)
-        if not fds:
+        what, fds, *_ = socket.recv_fds(listening, 1, 3)
+        if not what:
             return
         command = json.loads(_received(listening, int.from_bytes(_received(listening, 4), "big")))
+        if what == b"?":
+            listening.sendall(_how_it_ended(command["pid"], os.WNOHANG))
+            continue
         child = os.fork()
         if child == 0:
             listening.close()
@@ -159,8 +229,13 @@ def main() -> None:
             return
         for fd in fds:
             os.close(fd)
-        _, status = os.waitpid(child, 0)
-        listening.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+        listening.sendall(_how_it_ended(child) if what == b"!" else str(child).encode())
+
+
+def _how_it_ended(child: int, options: int = 0) -> bytes:
+    """Return the exit code as a text, a blank one while *child* runs."""
+    found, status = os.waitpid(child, options)
+    return str(os.waitstatus_to_exitcode(status)).encode() if found else b" "
 
 
 def _received(listening: socket.socket, size: int) -> bytes:

@@ -16,23 +16,33 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support import program
+
 KEY = "bootstrap-key-of-the-tests"
 PROGRAM = str(Path(sys.executable).with_name("mdm-gitops"))
 
 
 @contextmanager
-def serving(database_url: str, folder: Path, *options: str, **variables: str) -> Iterator[Process]:
+def serving(
+    database_url: str, folder: Path, *options: str, afresh: bool = False, **variables: str
+) -> Iterator[Process]:
+    """Serve *folder* while the context is open.
+
+    It is spared its imports (``tests.support.program``), unless it is to start *afresh*.
+    """
     environment = {
         **os.environ,
         "Mdm__Database__Url": database_url,
         "Mdm__Auth__BootstrapApiKey": KEY,
         **variables,
     }
-    command = [PROGRAM, "serve", str(folder), "--port", "0"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, *options], env=environment, stdout=subprocess.PIPE, stderr=log
-        )
+    command = ["serve", str(folder), "--port", "0", *options]
+    process: subprocess.Popen[bytes] | program.Started
+    with (folder / "log").open("wb") as log, (folder / "out").open("wb") as out:
+        if afresh:
+            process = subprocess.Popen([PROGRAM, *command], env=environment, stdout=out, stderr=log)
+        else:
+            process = program.start(*command, env=environment, stdout=out, stderr=log)
     server = Process(process, folder / "log")
     try:
         server.start()
@@ -40,11 +50,11 @@ def serving(database_url: str, folder: Path, *options: str, **variables: str) ->
     finally:
         server.client.close()
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 class Process:
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | program.Started, log: Path) -> None:
         self.process = process
         self._log = log
         self.url = ""
