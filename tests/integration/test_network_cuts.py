@@ -1,5 +1,5 @@
 """Nothing is lost or there twice (I1, I2, I8) when the network between server and PostgreSQL is cut, and the
-service is back within 10 s of the end, whatever the kind of cut.
+service is back within 10 s of the end; where something dead keeps connections open, when a statement would have ended.
 
 The cuts are those of a relay, whose system acknowledges what nobody gets, and of a link between two
 networks, where nobody acknowledges anything. Clients and comparison are those of ``test_row_crashes``; here, too,
@@ -44,6 +44,7 @@ SOAK_CUTS = 100
 BACK_S = 10.0
 LOCKS_FREE_S = 15.0
 # What a request waits at most: for a connection, and twice for an answer (its own statement waits for one before).
+# A connection that a dead relay keeps open is known as such only then.
 BOUND_S = 25.0
 # Shorter than by default, so that deadlines pass within a cut; the others are as delivered.
 SETTINGS = {
@@ -208,12 +209,14 @@ def test_a_hundred_cuts_of_all_kinds(
         with behind_link(pg_major, tmp_path / "linked") as (other, link):
             over_link = _endured(other, _times(3 * SOAK_CUTS // 10, _cuts_of_link(link)))
         both = (through_relay, over_link)
-        worst = max(max(each) for found in both for each in found.recoveries_s.values())
+        times = [item for found in both for item in found.recoveries_s.items()]
+        worst = max(max(each) for name, each in times if name != Trouble.DEAD)
+        dead = max(max(each) for name, each in times if name == Trouble.DEAD)
         record(
             cuts=sum(sum(found.kills.values()) for found in both),
             writes=sum(found.counts["acknowledged"] for found in both),
-            told=f"back within {worst:.1f} s at most; no request waited longer than"
-            f" {max(found.longest_s for found in both):.1f} s",
+            told=f"back within {worst:.1f} s at most, {dead:.1f} s where a dead relay kept the connections"
+            f" open; no request waited longer than {max(found.longest_s for found in both):.1f} s",
         )
         for found in both:
             _holds(found)
@@ -252,5 +255,6 @@ def _holds(found: Campaign) -> None:
     assert not found.broken, f"{told}\n{found.broken[0]}"
     assert found.counts["acknowledged"] > 5 * sum(found.kills.values()), told
     assert found.counts["in doubt"], told
-    assert all(max(each) < BACK_S for each in found.recoveries_s.values()), told
+    for name, each in found.recoveries_s.items():
+        assert max(each) < (BOUND_S if name == Trouble.DEAD else BACK_S), told
     assert found.longest_s < BOUND_S, told
