@@ -37,20 +37,26 @@ def mdm(
 
 
 class Up:
-    """A running ``mdm-gitops up``; *log* is what it has said so far."""
+    """A running ``mdm-gitops up``; *log* is what it has said so far.
 
-    def __init__(self, folder: Path, *options: str, **variables: str) -> None:
+    It is spared its imports (``tests.support.program``), unless it is to start *afresh*.
+    """
+
+    process: subprocess.Popen[bytes] | program.Started
+
+    def __init__(self, folder: Path, *options: str, afresh: bool = False, **variables: str) -> None:
         self.folder = folder
         self._log = folder.parent / "up.log"
         self._out = folder.parent / "up.out"
         with self._log.open("w") as log, self._out.open("w") as out:
-            self.process = subprocess.Popen(
-                [PROGRAM, "up", str(folder), "--port", "0", "--json", *options],
-                env=environment(Mdm__Auth__BootstrapApiKey=KEY, **variables),
-                stdout=out,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-            )
+            command = ["up", str(folder), "--port", "0", "--json", *options]
+            env = environment(Mdm__Auth__BootstrapApiKey=KEY, **variables)
+            if afresh:
+                self.process = subprocess.Popen(
+                    [PROGRAM, *command], env=env, stdout=out, stderr=log, stdin=subprocess.DEVNULL
+                )
+            else:
+                self.process = program.start(*command, env=env, stdout=out, stderr=log)
 
     @property
     def log(self) -> str:
@@ -86,7 +92,7 @@ class Up:
 def until(
     holds: Callable[[], bool],
     said: Callable[[], str] = lambda: "",
-    process: subprocess.Popen[Any] | None = None,
+    process: subprocess.Popen[Any] | program.Started | None = None,
 ) -> None:
     """Wait until it *holds*; fail at once when the *process* that should see to it has ended."""
     deadline = time.monotonic() + PATIENCE_S

@@ -70,7 +70,9 @@ def test_it_serves_follows_edits_and_leaves_nothing_running(repository: SmallRep
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         numbers = free.getsockname()[1]
-    up = Up(repository.root, Mdm__Operator__MetricsPort=str(numbers)).wait_until_ready()
+    up = Up(
+        repository.root, afresh=True, Mdm__Operator__MetricsPort=str(numbers)
+    ).wait_until_ready()
     try:
         assert len(servers_of(repository.root)) >= 2
         status, answer = up.get("/api/v1/entities/country/data?sort=-code&fields=code")
