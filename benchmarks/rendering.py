@@ -1,14 +1,16 @@
-"""RESULTS.md and the plots, made of ``results.json`` and ``reasons.toml`` alone; nothing is measured here."""
+"""RESULTS.md and the plots, made of what was kept in this folder; nothing is measured here."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import campaigns
 import plots
 import results
 from figures import Figure
@@ -18,11 +20,14 @@ from targets import GROUPS, Group, Target
 HERE: Final = Path(__file__).parent
 RESULTS: Final = HERE / "RESULTS.md"
 REASONS: Final = HERE / "reasons.toml"
+COVERAGE: Final = HERE / "coverage.json"
 PLOTS: Final = HERE / "plots"
+LEAST_LINES_PERCENT: Final = 95
 _INTRODUCTION: Final = """\
 # Measured figures
 
-Made by `make bench` and `make bench-full` from what they measured ([results.json](results.json)).
+Made by `make bench` and `make bench-full` from what they measured ([results.json](results.json)), by `make soak` from
+what its campaigns found ([campaigns.json](campaigns.json)), and by `make coverage` ([coverage.json](coverage.json)).
 
 A ratio compares two things measured in the same run on the same machine; absolute figures stand beside it and
 say as much about the machine as about us. Server, clients and database share its processors. Everything is on:
@@ -38,21 +43,6 @@ class Reason:
     case: str
     why: str
     tried: str = ""
-
-
-# What no part of the benchmarks measures.
-_ELSEWHERE: Final = """\
-
-## Targets that are no figures of a benchmark
-
-- Reliability and security are campaigns: each has a small form in `make test` and a larger one in `make soak`. Not all of
-  the larger ones have the numbers of the targets (the campaign of webhooks sends 20,000 events, wanted are 50,000).
-- `make test` in 10 minutes on two processors: **missed**: 11:07 on 2026-11-22 with 8,455 tests, lint and types beside
-  them; 10:03 an hour before on a quieter host, where two tests failed that are mended since. It takes 1,200 s of processor time, most of it in PostgreSQL servers,
-  Git and server processes that are real. Tried: commands as forks of one loaded program, databases copied and not
-  deployed, servers shared by the tests of a module, fewer examples of laws in each run (12:12 before); what would
-  cut more are fewer cases of kills and laws.
-"""
 
 
 def write() -> None:
@@ -110,7 +100,41 @@ def results_md(entries: Mapping[str, Entry], told: Iterable[Reason]) -> str:
         lines += ["", f"## {group.title}", ""]
         lines += [*_targets(group, entries), *_others(group, entries)]
         lines += [*_drawn(group, entries), *_why(group, entries, list(told))]
-    return "\n".join(lines) + "\n" + _ELSEWHERE
+    lines += ["", *campaigns.lines(campaigns.read()), "", *_code()]
+    return "\n".join(lines) + "\n"
+
+
+def _code() -> Iterator[str]:
+    """Tell what is wanted of the code, and what ``make coverage`` and the clock have found."""
+    yield "## Code"
+    yield ""
+    yield "| target | measured | | beside it |"
+    yield "|---|---:|---|---|"
+    if COVERAGE.exists():
+        yield from _coverage(json.loads(COVERAGE.read_text()))
+    for each in tomllib.loads(REASONS.read_text()).get("by_hand", []):
+        verdict = "met" if each["met"] else "**MISSED**"
+        yield f"| {each['target']} | {each['measured']} | {verdict} | {each['told']} |"
+
+
+def _coverage(found: Mapping[str, Any]) -> Iterator[str]:
+    lines, branches = found["all"], found["branches"]
+    verdict = "met" if lines["percent"] >= LEAST_LINES_PERCENT else "**MISSED**"
+    yield (
+        f"| lines that tests run: >= {LEAST_LINES_PERCENT} % | {lines['percent']} % | {verdict} |"
+        f" {lines['covered']:,} of {lines['lines']:,}, {found['date']}, `make coverage` |"
+    )
+    all_there = sum(each["branches"] for each in branches.values())
+    run = sum(each["covered"] for each in branches.values())
+    verdict = "met" if run == all_there else "**MISSED**"
+    told = "; ".join(
+        f"{name} {e['covered']:,} of {e['branches']:,}" for name, e in branches.items()
+    )
+    percent = int(1000 * run / all_there) / 10
+    yield (
+        "| branches of `plan`, `filter` and `access` that tests run: 100 % |"
+        f" {percent} % | {verdict} | {told} |"
+    )
 
 
 def _how(entries: Mapping[str, Entry]) -> Iterator[str]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "benchmarks"
 REMADE = "make it anew: python benchmarks/run.py --render"
 
 
@@ -56,6 +57,30 @@ def test_each_reason_has_a_missed_target(told: Any) -> None:
 def test_each_case_is_told_once(told: Any) -> None:
     cases = Counter(f.case for entry in told.results.read().values() for f in entry.figures)
     assert [case for case, count in cases.items() if count > 1] == []
+
+
+def test_each_campaign_names_tests_that_are_there(told: Any) -> None:
+    modules = {path.stem: path.read_text() for path in ROOT.glob("tests/*/test_*.py")}
+    named = [name for each in told.campaigns.WANTED for name in (each.test, each.control)]
+    missing = [
+        each
+        for each in named
+        if f"def {each.partition('::')[2]}(" not in modules.get(each.partition("::")[0], "")
+    ]
+    assert missing == []
+
+
+def test_a_campaign_is_met_when_it_held_with_all_its_cases(told: Any) -> None:
+    wanted = told.campaigns.WANTED[0]
+    run = {"held": True, "cases": dict(wanted.cases), "date": "", "seconds": 1, "told": ""}
+    fewer = {**run, "cases": {kind: number - 1 for kind, number in wanted.cases.items()}}
+    verdicts = [
+        told.campaigns.is_met(wanted, each) for each in (run, fewer, {**run, "held": False})
+    ]
+    assert verdicts == [True, False, False]
+    assert not told.campaigns.is_met(wanted, None)
+    others = [each.name for each in told.campaigns.WANTED[1:]]
+    assert told.campaigns.short({wanted.name: run}) == others
 
 
 def test_a_small_run_does_not_replace_a_full_one(told: Any, tmp_path: Path) -> None:
