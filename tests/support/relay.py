@@ -121,8 +121,13 @@ class Relay:
 
     async def _stop_listening(self) -> None:
         server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        if server is None:
+            return
+        # Whoever was let in a moment ago gets a transport first: a closed server gives none, and leaks him.
+        self._loop.remove_reader(server.sockets[0].fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        server.close()
 
     async def _end(self) -> None:
         await self._stop_listening()
