@@ -71,6 +71,8 @@ def test_the_same_for_hundreds_of_kills(site: Site) -> None:
         found = _hold(site, kills=SOAK_KILLS, victims=SOAK_VICTIMS, seed=secrets.randbits(64))
         both = found.kills["both"]
         slowest_s = max(max(each) for each in found.recoveries_s.values())
+        # Half of the time within seconds, also where other work takes the processors.
+        assert all(median(each) < 10 for each in found.recoveries_s.values()), found.recoveries_s
         record(
             workers=found.kills["worker"] + both,
             postgres=found.kills["postgres"] + both,
@@ -88,8 +90,6 @@ def _hold(site: Site, *, kills: int, victims: tuple[str, ...], seed: int) -> Cam
     # It was busy, and the kills hit requests under way.
     assert found.counts["acknowledged"] > 20 * kills, told
     assert found.counts["in doubt"] > kills, told
-    # Half of the time within seconds, also where other work takes the processors.
-    assert all(median(each) < 10 for each in found.recoveries_s.values()), told
     return found
 
 
