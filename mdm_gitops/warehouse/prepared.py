@@ -129,6 +129,15 @@ async def _answer(conn: AsyncConnection[Any]) -> PGresult:
     loop, pgconn = asyncio.get_running_loop(), conn.pgconn
     waiter: asyncio.Future[PGresult] = loop.create_future()
     last: PGresult | None = None
+    is_watching = True
+
+    def watch_no_more() -> None:
+        """Called at once: where libpq has closed the socket, its number is soon somebody else's."""
+        nonlocal is_watching
+        if is_watching:
+            is_watching = False
+            loop.remove_reader(socket)
+            loop.remove_writer(socket)
 
     def look() -> None:
         nonlocal last
@@ -144,8 +153,10 @@ async def _answer(conn: AsyncConnection[Any]) -> PGresult:
             else:
                 return
         except psycopg.Error as error:
+            watch_no_more()
             _settle(waiter, error)
             return
+        watch_no_more()
         _settle(waiter, last)
 
     socket = pgconn.socket
@@ -157,8 +168,7 @@ async def _answer(conn: AsyncConnection[Any]) -> PGresult:
             loop.add_writer(socket, look)
         result = await waiter
     finally:
-        loop.remove_reader(socket)
-        loop.remove_writer(socket)
+        watch_no_more()
         if timer is not None:
             timer.cancel()
     if result.status not in _GOOD:

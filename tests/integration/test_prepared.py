@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -153,3 +155,55 @@ async def test_a_server_that_ends_the_session_is_an_error_of_the_connection(
     with pytest.raises(psycopg.OperationalError):
         await _one(conn)
     assert conn.closed
+
+
+class _Reused:
+    """A connection of libpq whose socket's number is taken by another one as soon as it is closed."""
+
+    def __init__(self, pgconn: Any, taken: Callable[[int], None]) -> None:
+        self._pgconn, self._taken = pgconn, taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pgconn, name)
+
+    def consume_input(self) -> None:
+        number = self._pgconn.socket
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error:
+            asyncio.get_running_loop().call_soon(self._taken, number)
+            raise
+
+
+async def test_a_socket_that_took_the_place_of_a_lost_one_is_left_alone(
+    conn: AsyncConnection[Any], database_url: str
+) -> None:
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+    ours, theirs = socket.socketpair()
+    spare: list[int] = []
+
+    def take(number: int) -> None:
+        os.dup2(theirs.fileno(), number)
+        spare.append(number)
+        loop.add_reader(number, heard.set)
+
+    conn.pgconn = _Reused(conn.pgconn, take)  # type: ignore[assignment]
+    pid = conn.info.backend_pid
+    waiting = asyncio.create_task(run_prepared(conn, Prepared.of(b"SELECT pg_sleep(60)"), {}))
+    async with await connect(database_url, application_name="test") as other:
+        query = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND query ~ '^SELECT pg_sleep'"
+        while not await (await other.execute(query, [pid])).fetchone():  # noqa: ASYNC110 - outside
+            await asyncio.sleep(0.01)
+        await other.execute("SELECT pg_terminate_backend(%s)", [pid])
+    with pytest.raises(psycopg.OperationalError):
+        await waiting
+    try:
+        ours.send(b"x")
+        async with asyncio.timeout(10):
+            await heard.wait()
+    finally:
+        for number in spare:
+            loop.remove_reader(number)
+            os.close(number)
+        ours.close()
+        theirs.close()
