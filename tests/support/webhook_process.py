@@ -21,7 +21,8 @@ from mdm_gitops.warehouse.names import Schemas
 from tests.support.faulty_receivers import PATIENCE_S
 
 RULES = TargetRules(mode=ValidationMode.STRICT, allowed=("127.0.0.1", "nobody.invalid"))
-DELAYS_S = (0, 0.2, 0.5, *(1.0 for _ in range(60)))
+# So often that none is given up, however long a campaign keeps its receivers away.
+DELAYS_S = (0, 0.2, 0.5, *(1.0 for _ in range(100_000)))
 LONGEST_QUIET_S = 2.0
 
 

@@ -53,7 +53,7 @@ def seed(entity: str, group: int) -> c.ApplySeed:
         mode=SeedMode.UPSERT,
         table=entity,
         history_table=None,
-        user_columns=("a",),
+        user_columns=(c.UserColumn(name="a", shown="a"),),
         key_columns=("a",),
         columns=(PhysicalColumn(name="a", type="text"),),
         counts=SeedCounts(),
