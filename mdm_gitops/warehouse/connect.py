@@ -175,12 +175,22 @@ def connection_pool(
     )
 
 
+_returning: Final[set[asyncio.Task[None]]] = set()  # a loop alone keeps its tasks weakly
+
+
 class _Pool(AsyncConnectionPool[Connection]):
     """Tries again soon where it cannot connect: its base doubles its pauses, and would come back minutes
-    after a server that was away for minutes. And where one connection fell silent, it trusts none that was
-    made before."""
+    after a server that was away for minutes. Where one connection fell silent, it trusts none that was
+    made before. And who is cancelled while returning one returns it all the same: its base (3.3) would have
+    one less from then on."""
 
     async def putconn(self, conn: Connection) -> None:
+        returning = asyncio.create_task(self._put_back(conn))
+        _returning.add(returning)
+        returning.add_done_callback(_returning.discard)
+        await asyncio.shield(returning)
+
+    async def _put_back(self, conn: Connection) -> None:
         await super().putconn(conn)
         if fell_silent(conn):
             await self.drain()

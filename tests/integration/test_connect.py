@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -234,6 +235,30 @@ async def test_a_pool_does_not_wait_long_to_try_again() -> None:
         async with asyncio.timeout(10):  # pauses that double from a second on are 15 s
             for _ in range(5):
                 await attempts.acquire()
+
+
+async def test_who_is_cancelled_while_returning_a_connection_returns_it(
+    empty_database_url: str,
+) -> None:
+    async def use() -> None:
+        async with borrow(pool):
+            begun.set()
+            await go_on.wait()
+
+    pool = connection_pool(empty_database_url, application_name="pool", max_size=1, wait_s=5)
+    async with pool:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        using = asyncio.create_task(use())
+        await begun.wait()
+        async with pool._lock:  # as somebody has it who is handing out another one
+            go_on.set()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            using.cancel()
+            with suppress(asyncio.CancelledError):
+                await using
+        async with borrow(pool) as conn:
+            assert await _setting(conn, "search_path") == ""
 
 
 async def test_an_exhausted_pool_is_an_error_not_a_hang(empty_database_url: str) -> None:
