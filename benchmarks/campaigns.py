@@ -118,7 +118,8 @@ def is_met(wanted: Wanted, run: Mapping[str, Any] | None) -> bool:
     )
 
 
-def lines(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[str]:
+    """Yield the part of the page; *reasons* say by name why a campaign misses something of its target."""
     yield "## Reliability and security"
     yield ""
     yield (
@@ -129,16 +130,21 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     yield "| target | cases | lost or wrong | bounds | | beside it | measured | campaign, and its control |"
     yield "|---|---|---:|---:|---|---|---|---|"
     for wanted in WANTED:
-        yield f"| {_row(wanted, found.get(wanted.name))} |"
+        yield f"| {_row(wanted, found.get(wanted.name), is_missed=wanted.name in reasons)} |"
+    if reasons:
+        yield ""
+        yield "Missed, and why:"
+        yield ""
+        yield from (f"- **{name}**: {why}" for name, why in reasons.items())
 
 
-def _row(wanted: Wanted, run: Mapping[str, Any] | None) -> str:
+def _row(wanted: Wanted, run: Mapping[str, Any] | None, *, is_missed: bool) -> str:
     tests = f"`{wanted.test}`, `{wanted.control}`"
     if run is None:
         return f"{wanted.target} | not run | | | **MISSED** | | | {tests}"
     cases = ", ".join(f"{number:,} {kind}" for kind, number in run["cases"].items())
     bound = 3 / max(1, min(run["cases"].get(kind, 0) for kind in wanted.cases))
-    verdict = "met" if is_met(wanted, run) else "**MISSED**"
+    verdict = "met" if is_met(wanted, run) and not is_missed else "**MISSED**"
     lost = "0" if run["held"] else "**some**"
     when = f"{run['date']}, {run['seconds']:,} s"
     said = f"{cases} | {lost} | {bound:.2%} | {verdict} | {run['told']} | {when}"

@@ -23,6 +23,7 @@ REASONS: Final = HERE / "reasons.toml"
 COVERAGE: Final = HERE / "coverage.json"
 PLOTS: Final = HERE / "plots"
 LEAST_LINES_PERCENT: Final = 95
+_CAMPAIGN: Final = "campaign "  # so begins the case of a reason that belongs to one
 _INTRODUCTION: Final = """\
 # Measured figures
 
@@ -68,13 +69,30 @@ def reason_of(figure: Figure, told: Iterable[Reason]) -> Reason | None:
 def unexplained() -> list[str]:
     """Return the cases of missed targets without a reason."""
     told = reasons()
-    return [each.case for each in _missed(results.read()) if not reason_of(each, told)]
+    missed = [each.case for each in _missed(results.read()) if not reason_of(each, told)]
+    return missed + [
+        f"{_CAMPAIGN}{name}"
+        for name in campaigns.short(campaigns.read())
+        if name not in _of_campaigns(told)
+    ]
 
 
 def stale() -> list[str]:
     """Return the cases of reasons without a missed target."""
-    missed = _missed(results.read())
-    return [each.case for each in reasons() if not any(reason_of(f, [each]) for f in missed)]
+    missed = [figure.case for figure in _missed(results.read())]
+    missed += [f"{_CAMPAIGN}{wanted.name}" for wanted in campaigns.WANTED]
+    return [each.case for each in reasons() if not any(fnmatchcase(m, each.case) for m in missed)]
+
+
+def _of_campaigns(told: Iterable[Reason]) -> dict[str, str]:
+    """Return why, by the names of campaigns."""
+    return {
+        each.case.removeprefix(_CAMPAIGN): f"{each.why} Tried: {each.tried}"
+        if each.tried
+        else each.why
+        for each in told
+        if each.case.startswith(_CAMPAIGN)
+    }
 
 
 def figures_of(target: Target, entries: Mapping[str, Entry]) -> list[Figure]:
@@ -100,7 +118,7 @@ def results_md(entries: Mapping[str, Entry], told: Iterable[Reason]) -> str:
         lines += ["", f"## {group.title}", ""]
         lines += [*_targets(group, entries), *_others(group, entries)]
         lines += [*_drawn(group, entries), *_why(group, entries, list(told))]
-    lines += ["", *campaigns.lines(campaigns.read()), "", *_code()]
+    lines += ["", *campaigns.lines(campaigns.read(), _of_campaigns(told)), "", *_code()]
     return "\n".join(lines) + "\n"
 
 
