@@ -30,7 +30,7 @@ from mdm_gitops.data.similar import SimilarRequest, similar_rows
 from mdm_gitops.data.writing import RowWriter
 from mdm_gitops.settings import Settings
 from mdm_gitops.source import read_tree
-from mdm_gitops.warehouse.connect import connection_pool
+from mdm_gitops.warehouse.connect import ConnectionPool, connection_pool
 from mdm_gitops.warehouse.store import read_state
 from tests.conftest import Prepare
 from tests.support import warehouses as on
@@ -379,6 +379,16 @@ REQUESTS: Final = {
 }
 
 
+async def _only_connection(pool: ConnectionPool) -> AsyncConnection[Any]:
+    """Return the one of *pool* when the chores that an application begins with are done."""
+    seen, asked = -1, 0
+    while seen != asked or not pool.get_stats()["pool_available"]:
+        await asyncio.sleep(0.2)
+        seen, asked = asked, pool.get_stats()["requests_num"]
+    async with pool.connection() as conn:
+        return conn
+
+
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_a_request_needs_few_statements(shared_copy: str, name: str) -> None:
     settings = Settings.model_validate({"Database": {"PoolMinSize": 1, "PoolMaxSize": 1}})
@@ -390,8 +400,7 @@ async def test_a_request_needs_few_statements(shared_copy: str, name: str) -> No
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=transport, base_url="http://mdm.example") as client,
     ):
-        async with app.state.services.pool.connection() as conn:
-            pass
+        conn = await _only_connection(app.state.services.pool)
 
         async def ask() -> None:
             row = (
@@ -403,8 +412,9 @@ async def test_a_request_needs_few_statements(shared_copy: str, name: str) -> No
             answer = await client.request(method, path, headers={"X-API-Key": KEY}, json=body)
             assert answer.is_success, answer.text
 
-        first = await cost_of(conn, ask, warm_ups=0)
         found = await cost_of(conn, ask)
-    assert first.statements > 2, "the first one reads the state of the store, and so is the control"
+        await conn.execute("UPDATE mdm.revision SET value = value + 1")  # as a deployment does
+        control = await cost_of(conn, ask, warm_ups=0)
+    assert control.statements > 2, "it reads the state of the store anew"
     assert found.statements <= 2, "its own, and one for the revision of the store"
     assert found.rows <= 300
